@@ -1,0 +1,53 @@
+//! The read-only memory mapping of one file; the only module with unsafe code.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+use memmap2::{Advice, Mmap, UncheckedAdvice};
+
+/// A multiple of every page size in use (4, 16 and 64 KiB).
+const PAGE_GRANULE: usize = 64 << 10;
+
+/// A file mapped read-only.
+#[derive(Debug)]
+pub(crate) struct Mapping(Mmap);
+
+impl Mapping {
+    /// Maps the whole file. Model files must not be rewritten in place while they are served.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        // SAFETY: the mapping is read-only and no reference handed out is mutable. That nobody
+        // truncates or rewrites a model file in place while it is mapped is the operator's
+        // contract, as for every program that maps its weights; replacing by rename is fine.
+        let map = unsafe { Mmap::map(&file) }?;
+        Ok(Self(map))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Tells the kernel the file will be read front to back.
+    pub(crate) fn advise_sequential(&self) -> io::Result<()> {
+        self.0.advise(Advice::Sequential)
+    }
+
+    /// Drops the resident pages that lie wholly inside `range`; they are read again on access.
+    pub(crate) fn release(&self, range: Range<usize>) -> io::Result<()> {
+        let start = range.start.checked_next_multiple_of(PAGE_GRANULE);
+        let end = range.end.min(self.0.len()) / PAGE_GRANULE * PAGE_GRANULE;
+        let Some(start) = start.filter(|&start| start < end) else {
+            return Ok(());
+        };
+        // SAFETY: the range is page-aligned and inside the mapping, and the mapping is read-only
+        // and backed by the file: a dropped page comes back with the same bytes when touched, so
+        // no live `&[u8]` can observe a change.
+        unsafe {
+            self.0
+                .unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start)
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The tokenizer itself: encoding, decoding and the vocabulary.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::alphabet;
+use crate::bpe::Bpe;
+use crate::error::TokenizerError;
+use crate::pretokenize::PreTokenizer;
+use crate::spec::{EncodeOptions, TokenType, TokenizerSpec};
+
+/// Control tokens that end a turn whatever the metadata says.
+const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
+
+/// A byte-level BPE tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {
+    tokens: Vec<String>,
+    types: Vec<TokenType>,
+    ids: HashMap<String, u32>,
+    /// Control and user-defined tokens by decreasing byte length.
+    specials: Vec<u32>,
+    bpe: Bpe,
+    pre: PreTokenizer,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    adds_bos: bool,
+    stop_ids: Vec<u32>,
+}
+
+/// A stretch of text while special tokens are being cut out.
+enum Fragment<'t> {
+    Text(&'t str),
+    Token(u32),
+}
+
+impl Tokenizer {
+    /// Builds a tokenizer.
+    ///
+    /// # Errors
+    /// An unsupported model or pre-tokenizer, or a description that contradicts itself.
+    pub fn new(spec: TokenizerSpec) -> Result<Self, TokenizerError> {
+        if spec.model != "gpt2" {
+            return Err(TokenizerError::UnsupportedModel { model: spec.model });
+        }
+        let pre = PreTokenizer::new(spec.pre.as_deref())?;
+        let vocab = spec.tokens.len();
+        if vocab == 0 {
+            return Err(TokenizerError::EmptyVocabulary);
+        }
+        let types = match spec.token_types.len() {
+            0 => vec![TokenType::Normal; vocab],
+            n if n == vocab => spec.token_types,
+            n => {
+                return Err(TokenizerError::TypeCount {
+                    tokens: vocab,
+                    types: n,
+                });
+            }
+        };
+        for (role, id) in [("bos", spec.bos), ("eos", spec.eos), ("eot", spec.eot)] {
+            if let Some(id) = id.filter(|&id| id as usize >= vocab) {
+                return Err(TokenizerError::IdOutOfRange { role, id, vocab });
+            }
+        }
+        let ids: HashMap<String, u32> = spec.tokens.iter().cloned().zip(0..).collect();
+        let bpe = Bpe::new(vocab, &ids, &spec.merges)?;
+        let mut specials: Vec<u32> = types
+            .iter()
+            .zip(0..)
+            .filter(|(kind, _)| matches!(kind, TokenType::Control | TokenType::UserDefined))
+            .map(|(_, id)| id)
+            .filter(|&id| !spec.tokens[id as usize].is_empty())
+            .collect();
+        specials.sort_by_key(|&id| std::cmp::Reverse(spec.tokens[id as usize].len()));
+        let turn_ends = TURN_ENDS
+            .iter()
+            .filter_map(|&text| ids.get(text).copied())
+            .filter(|&id| types[id as usize] == TokenType::Control);
+        let mut stop_ids: Vec<u32> = spec
+            .eos
+            .into_iter()
+            .chain(spec.eot)
+            .chain(turn_ends)
+            .collect();
+        stop_ids.sort_unstable();
+        stop_ids.dedup();
+        Ok(Self {
+            adds_bos: spec.add_bos.unwrap_or(pre.is_llama3()),
+            tokens: spec.tokens,
+            types,
+            ids,
+            specials,
+            bpe,
+            pre,
+            bos: spec.bos,
+            eos: spec.eos,
+            stop_ids,
+        })
+    }
+
+    /// The ids of `text`.
+    #[must_use]
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
+        let mut out = Vec::new();
+        if options.add_bos && self.adds_bos {
+            out.extend(self.bos);
+        }
+        for fragment in self.cut_specials(text, options.parse_special) {
+            match fragment {
+                Fragment::Token(id) => out.push(id),
+                Fragment::Text(text) => self
+                    .pre
+                    .split(text, |piece| self.encode_piece(piece, &mut out)),
+            }
+        }
+        out
+    }
+
+    /// The text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing.
+    #[must_use]
+    pub fn decode(&self, ids: &[u32], show_special: bool) -> String {
+        let mut bytes = Vec::new();
+        for token in ids
+            .iter()
+            .filter_map(|&id| self.token_bytes(id, show_special))
+        {
+            bytes.extend_from_slice(&token);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The bytes that token `id` stands for in a text: none for unused tokens, nor for control tokens
+    /// unless `show_special`. `None` for an id outside the vocabulary.
+    #[must_use]
+    pub fn token_bytes(&self, id: u32, show_special: bool) -> Option<Cow<'_, [u8]>> {
+        let text = self.token_text(id)?;
+        Some(match self.types[id as usize] {
+            TokenType::Normal => Cow::Owned(alphabet::unspell(text)),
+            TokenType::UserDefined => Cow::Borrowed(text.as_bytes()),
+            TokenType::Control | TokenType::Unknown if show_special => {
+                Cow::Borrowed(text.as_bytes())
+            }
+            _ => Cow::Borrowed(&[]),
+        })
+    }
+
+    /// How many tokens there are.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The beginning-of-sequence token.
+    #[must_use]
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The end-of-sequence token.
+    #[must_use]
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Whether `EncodeOptions::add_bos` has an effect on this vocabulary.
+    #[must_use]
+    pub fn adds_bos(&self) -> bool {
+        self.adds_bos && self.bos.is_some()
+    }
+
+    /// The tokens that end generation, in increasing order: end of sequence, end of turn, and
+    /// `<|im_end|>` and `<|endoftext|>` where those are control tokens.
+    #[must_use]
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+
+    /// The id of the token whose vocabulary text is `text`.
+    #[must_use]
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    /// The text of token `id` as the vocabulary has it (byte alphabet for normal tokens).
+    #[must_use]
+    pub fn token_text(&self, id: u32) -> Option<&str> {
+        self.tokens.get(id as usize).map(String::as_str)
+    }
+
+    /// Whether `id` is a control or unknown token, which `decode` shows only on request.
+    #[must_use]
+    pub fn is_special(&self, id: u32) -> bool {
+        let kind = self.types.get(id as usize);
+        matches!(kind, Some(TokenType::Control | TokenType::Unknown))
+    }
+
+    /// Lets the special tokens, the longest first, cut their occurrences out of the text still uncut.
+    fn cut_specials<'t>(&self, text: &'t str, parse_special: bool) -> Vec<Fragment<'t>> {
+        let mut fragments = vec![Fragment::Text(text)];
+        for &id in &self.specials {
+            let special = self.tokens[id as usize].as_str();
+            let wanted = parse_special || self.types[id as usize] == TokenType::UserDefined;
+            if !wanted || !text.contains(special) {
+                continue;
+            }
+            let mut cut = Vec::with_capacity(fragments.len() + 2);
+            for fragment in fragments {
+                let Fragment::Text(mut rest) = fragment else {
+                    cut.push(fragment);
+                    continue;
+                };
+                while let Some((before, after)) = rest.split_once(special) {
+                    cut.push(Fragment::Text(before));
+                    cut.push(Fragment::Token(id));
+                    rest = after;
+                }
+                cut.push(Fragment::Text(rest));
+            }
+            fragments = cut;
+        }
+        fragments
+    }
+
+    fn encode_piece(&self, piece: &str, out: &mut Vec<u32>) {
+        if self.pre.is_llama3()
+            && let Some(id) = self.token_id(&alphabet::spell(piece.as_bytes()))
+        {
+            out.push(id);
+            return;
+        }
+        self.bpe.encode(piece.as_bytes(), out);
+    }
+}

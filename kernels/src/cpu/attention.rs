@@ -1,0 +1,307 @@
+//! Attention over paged keys and values, along the parents of each node.
+//!
+//! Positions are taken in blocks of [`PAGE_TOKENS`] aligned to position 0, ascending, with an online softmax. A node
+//! of a tree finds its ancestors' rows by slot, a plain chain finds them in place; the float operations are the same,
+//! so both give the same bits.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::cpu::lanes::{LANES, Lanes, Op, f_exp, f_max_lane, f_sigmoid, f_sum};
+use crate::cpu::matmul::Shared;
+use crate::device::{HeadNorm, PAGE_TOKENS, RopeArgs, RopeStyle, Segment};
+
+/// A row of the batch, ready to attend.
+#[derive(Debug)]
+pub(crate) struct Node<'a> {
+    pub row: usize,
+    pub position: usize,
+    pub pages: &'a [u32],
+    /// Slots of positions `committed_len..=position` where they differ from the positions.
+    pub path: Option<(usize, Vec<u32>)>,
+}
+
+/// Where the nodes of the batch stand and which slots they see.
+pub(crate) fn nodes<'a>(segments: &'a [Segment<'a>]) -> Vec<Node<'a>> {
+    let mut out = Vec::new();
+    for segment in segments {
+        let chain = segment
+            .parents
+            .iter()
+            .enumerate()
+            .all(|(i, &p)| p + 1 == i as i32);
+        let first = out.len();
+        for (i, &parent) in segment.parents.iter().enumerate() {
+            let depth = match usize::try_from(parent) {
+                Ok(parent) => {
+                    let up: &Node<'_> = &out[first + parent];
+                    up.position + 1 - segment.committed_len
+                }
+                Err(_) => 0,
+            };
+            let path = (!chain).then(|| {
+                let mut slots = vec![0; depth + 1];
+                let mut at = i as i32;
+                for slot in slots.iter_mut().rev() {
+                    *slot = (segment.committed_len + at as usize) as u32;
+                    at = segment.parents[at as usize];
+                }
+                (segment.committed_len, slots)
+            });
+            let position = segment.committed_len + depth;
+            out.push(Node {
+                row: segment.first_row + i,
+                position,
+                pages: segment.pages,
+                path,
+            });
+        }
+    }
+    out
+}
+
+/// RMS norm of one head, in place, plain order.
+fn norm_head(x: &mut [f32], gamma: &[f32], eps: f32) {
+    let square: f32 = x.iter().map(|v| v * v).sum();
+    let inverse = 1.0 / (square / x.len() as f32 + eps).sqrt();
+    for (x, g) in x.iter_mut().zip(gamma) {
+        *x = *x * inverse * g;
+    }
+}
+
+fn rotate(x: &mut [f32], style: RopeStyle, turns: &[(f32, f32)]) {
+    let half = turns.len();
+    for (i, &(sin, cos)) in turns.iter().enumerate() {
+        let (a, b) = match style {
+            RopeStyle::Neox => (i, i + half),
+            RopeStyle::Adjacent => (2 * i, 2 * i + 1),
+        };
+        let (u, v) = (x[a], x[b]);
+        x[a] = u * cos - v * sin;
+        x[b] = v * cos + u * sin;
+    }
+}
+
+/// Norms and rotates the heads of one row. `stride`: from one head to the next.
+pub(crate) fn prepare_heads(
+    row: &mut [f32],
+    stride: usize,
+    head_dim: usize,
+    norm: Option<(&[f32], f32)>,
+    rope: RopeArgs<'_>,
+    position: usize,
+) {
+    let turns: Vec<(f32, f32)> = rope
+        .inv_freq
+        .iter()
+        .map(|f| (position as f32 * f).sin_cos())
+        .collect();
+    for head in row.chunks_exact_mut(stride) {
+        let head = &mut head[..head_dim];
+        if let Some((gamma, eps)) = norm {
+            norm_head(head, gamma, eps);
+        }
+        rotate(head, rope.style, &turns);
+    }
+}
+
+type Gamma<'a> = Option<(&'a [f32], f32)>;
+
+/// Gammas of query and key norms as host slices.
+pub(crate) fn gammas<'a>(norm: Option<HeadNorm<'a>>) -> (Gamma<'a>, Gamma<'a>) {
+    match norm {
+        Some(n) => (
+            Some((n.q_gamma.host(), n.eps)),
+            Some((n.k_gamma.host(), n.eps)),
+        ),
+        None => (None, None),
+    }
+}
+
+/// Index of the first element of (page of `slot`, head) in a layer's keys or values.
+fn page_base(
+    pages: &[u32],
+    slot: usize,
+    head: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+) -> usize {
+    (pages[slot / PAGE_TOKENS] as usize * num_kv_heads + head) * PAGE_TOKENS * head_dim
+}
+
+/// Writes one row of keys (transposed) and values to its slot.
+pub(crate) fn store_row(
+    cache: (&mut [f32], &mut [f32]),
+    pages: &[u32],
+    slot: usize,
+    head_dim: usize,
+    k: &[f32],
+    v: &[f32],
+) {
+    let heads = k.len() / head_dim;
+    let token = slot % PAGE_TOKENS;
+    for head in 0..heads {
+        let base = page_base(pages, slot, head, heads, head_dim);
+        for d in 0..head_dim {
+            cache.0[base + d * PAGE_TOKENS + token] = k[head * head_dim + d];
+        }
+        cache.1[base + token * head_dim..][..head_dim]
+            .copy_from_slice(&v[head * head_dim..][..head_dim]);
+    }
+}
+
+/// Moves one row of keys and values to another slot.
+pub(crate) fn move_row(
+    cache: (&mut [f32], &mut [f32]),
+    pages: &[u32],
+    shape: (usize, usize),
+    from: usize,
+    to: usize,
+) {
+    let (heads, head_dim) = shape;
+    for head in 0..heads {
+        let source = page_base(pages, from, head, heads, head_dim);
+        let target = page_base(pages, to, head, heads, head_dim);
+        for d in 0..head_dim {
+            cache.0[target + d * PAGE_TOKENS + to % PAGE_TOKENS] =
+                cache.0[source + d * PAGE_TOKENS + from % PAGE_TOKENS];
+        }
+        let source = source + from % PAGE_TOKENS * head_dim;
+        cache.1.copy_within(
+            source..source + head_dim,
+            target + to % PAGE_TOKENS * head_dim,
+        );
+    }
+}
+
+/// A thread's part: claims (node, kv head) pairs.
+pub(crate) struct Attend<'a> {
+    pub nodes: &'a [Node<'a>],
+    pub next: &'a AtomicUsize,
+    pub num_heads: usize,
+    pub num_kv_heads: usize,
+    pub head_dim: usize,
+    pub gated: bool,
+    pub q: &'a [f32],
+    pub k: &'a [f32],
+    pub v: &'a [f32],
+    pub out: Shared,
+}
+
+impl Op for Attend<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        loop {
+            let item = self.next.fetch_add(1, Ordering::Relaxed);
+            if item >= self.nodes.len() * self.num_kv_heads {
+                return;
+            }
+            let node = &self.nodes[item / self.num_kv_heads];
+            let kv_head = item % self.num_kv_heads;
+            let group = self.num_heads / self.num_kv_heads;
+            for head in kv_head * group..(kv_head + 1) * group {
+                self.head::<L>(node, head, kv_head);
+            }
+        }
+    }
+}
+
+impl Attend<'_> {
+    #[inline(always)]
+    unsafe fn head<L: Lanes>(&self, node: &Node<'_>, head: usize, kv_head: usize) {
+        let dim = self.head_dim;
+        let q_stride = if self.gated { 2 * dim } else { dim };
+        let q = &self.q[(node.row * self.num_heads + head) * q_stride..][..q_stride];
+        let out = self.out.at((node.row * self.num_heads + head) * dim);
+        let scale = 1.0 / (dim as f32).sqrt();
+        let vectors = dim / LANES;
+        for d in 0..vectors {
+            L::f_store(out.add(d * LANES), L::f_splat(0.0));
+        }
+        let (mut max, mut total) = (f32::NEG_INFINITY, 0.0_f32);
+        let mut scores = [0.0_f32; PAGE_TOKENS];
+        for block in 0..=node.position / PAGE_TOKENS {
+            let first = block * PAGE_TOKENS;
+            let count = (node.position + 1 - first).min(PAGE_TOKENS);
+            let slot_of = |position: usize| match &node.path {
+                Some((committed, slots)) if position >= *committed => {
+                    slots[position - committed] as usize
+                }
+                _ => position,
+            };
+            let in_place = match &node.path {
+                Some((committed, _)) => first + count <= *committed,
+                None => true,
+            };
+            if in_place {
+                let keys = self.k[page_base(node.pages, first, kv_head, self.num_kv_heads, dim)..]
+                    .as_ptr();
+                let mut sums = [L::f_splat(0.0); PAGE_TOKENS / LANES];
+                for (d, &q) in q.iter().enumerate().take(dim) {
+                    let q = L::f_splat(q);
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        *sum = L::f_fma(q, L::f_load(keys.add(d * PAGE_TOKENS + i * LANES)), *sum);
+                    }
+                }
+                for (i, &sum) in sums.iter().enumerate() {
+                    L::f_store(
+                        scores.as_mut_ptr().add(i * LANES),
+                        L::f_mul(sum, L::f_splat(scale)),
+                    );
+                }
+            } else {
+                for (i, score) in scores.iter_mut().enumerate().take(count) {
+                    let slot = slot_of(first + i);
+                    let keys = page_base(node.pages, slot, kv_head, self.num_kv_heads, dim)
+                        + slot % PAGE_TOKENS;
+                    let mut sum = 0.0_f32;
+                    for (d, &q) in q.iter().enumerate().take(dim) {
+                        sum = q.mul_add(self.k[keys + d * PAGE_TOKENS], sum);
+                    }
+                    *score = sum * scale;
+                }
+            }
+            scores[count..].fill(f32::NEG_INFINITY);
+            let s = [0, 1, 2, 3].map(|i| L::f_load(scores.as_ptr().add(i * LANES)));
+            let top = f_max_lane::<L>(L::f_max(L::f_max(s[0], s[1]), L::f_max(s[2], s[3])));
+            let new_max = max.max(top);
+            // `e^-inf` is wanted where nothing came before.
+            let shrink = if max == f32::NEG_INFINITY {
+                0.0
+            } else {
+                (max - new_max).exp()
+            };
+            max = new_max;
+            let p = s.map(|s| f_exp::<L>(L::f_sub(s, L::f_splat(new_max))));
+            for (i, &p) in p.iter().enumerate() {
+                L::f_store(scores.as_mut_ptr().add(i * LANES), p);
+            }
+            let sum = f_sum::<L>(L::f_add(L::f_add(p[0], p[1]), L::f_add(p[2], p[3])));
+            total = total.mul_add(shrink, sum);
+            let mut rows = [std::ptr::null::<f32>(); PAGE_TOKENS];
+            for (i, row) in rows.iter_mut().enumerate().take(count) {
+                let slot = slot_of(first + i);
+                let base = page_base(node.pages, slot, kv_head, self.num_kv_heads, dim);
+                *row = self.v[base + slot % PAGE_TOKENS * dim..].as_ptr();
+            }
+            for d in 0..vectors {
+                let mut acc = L::f_mul(L::f_load(out.add(d * LANES)), L::f_splat(shrink));
+                for i in 0..count {
+                    acc = L::f_fma(
+                        L::f_splat(scores[i]),
+                        L::f_load(rows[i].add(d * LANES)),
+                        acc,
+                    );
+                }
+                L::f_store(out.add(d * LANES), acc);
+            }
+        }
+        for d in 0..vectors {
+            let mut value = L::f_div(L::f_load(out.add(d * LANES)), L::f_splat(total));
+            if self.gated {
+                let gate = L::f_load(q.as_ptr().add(dim + d * LANES));
+                value = L::f_mul(value, f_sigmoid::<L>(gate));
+            }
+            L::f_store(out.add(d * LANES), value);
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! [`Device`] for the CPU: shape checks, scratch and the split over threads.
+
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicUsize;
+
+use tensor::DType;
+
+use crate::buffer::Buffer;
+use crate::cpu::CpuDevice;
+use crate::cpu::attention::{self, Attend};
+use crate::cpu::delta_net::{self, Prepared, Recur, Weights};
+use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store, quantise_row};
+use crate::cpu::pack::{Layout, PackedMatrix};
+use crate::device::{
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvCommitArgs,
+    LinearArgs, Matrix, MatrixSource, Norm, Segment,
+};
+use crate::error::DeviceError;
+
+/// Rows below which preparing them on one thread beats waking the others.
+const SOLO_ROWS: usize = 4;
+
+impl CpuDevice {
+    /// Runs `work(i)` for `0..count`, on all threads when that pays.
+    fn each(&self, count: usize, work: impl Fn(usize) + Sync) {
+        if count < SOLO_ROWS {
+            return (0..count).for_each(work);
+        }
+        let threads = self.pool.threads();
+        self.pool
+            .run(&|t| (t * count / threads..(t + 1) * count / threads).for_each(&work));
+    }
+
+    /// Normalises `x` and makes the int8 forms that `dtypes` read.
+    fn activate(
+        &self,
+        into: &mut Activations,
+        x: &[f32],
+        rows: usize,
+        len: usize,
+        norm: Option<Norm<'_>>,
+        dtypes: &[DType],
+    ) {
+        let groups = |g: usize| dtypes.iter().any(|d| Layout::of(*d).group == g);
+        let (need32, need256) = (groups(32), groups(256));
+        into.num_columns = rows;
+        into.len = len;
+        into.values.resize(rows * len, 0.0);
+        if need32 {
+            into.by32.resize(rows, len, 32);
+        }
+        if need256 {
+            into.by256.resize(rows, len, 256);
+        }
+        let values = Shared::new(&mut into.values);
+        let (by32, by256) = (Pointers::of(&mut into.by32), Pointers::of(&mut into.by256));
+        self.each(rows, |row| {
+            let source = &x[row * len..][..len];
+            // SAFETY: each row is written by one thread only, inside vectors sized above.
+            let target = unsafe { std::slice::from_raw_parts_mut(values.at(row * len), len) };
+            match norm {
+                Some(norm) => rms_norm(source, norm, target),
+                None => target.copy_from_slice(source),
+            }
+            if need32 {
+                by32.quantise(row, len, 32, target);
+            }
+            if need256 {
+                by256.quantise(row, len, 256, target);
+            }
+        });
+    }
+
+    fn multiply(&self, products: &[Product<'_>], x: &Activations) {
+        let queue = Queue::new();
+        let threads = self.pool.threads();
+        self.pool.run(&|_| {
+            self.dispatch(Part {
+                products,
+                x,
+                queue: &queue,
+                threads,
+            })
+        });
+    }
+
+    fn prepare_delta(&self, into: &mut Prepared, args: &DeltaInputs<'_>) {
+        let shape = args.shape;
+        let (channels, heads) = (shape.conv_channels(), shape.num_v_heads);
+        into.qkv.resize(args.num_rows * channels, 0.0);
+        into.decay.resize(args.num_rows * heads, 0.0);
+        into.beta.resize(args.num_rows * heads, 0.0);
+        let (qkv, decay, beta) = (
+            Shared::new(&mut into.qkv),
+            Shared::new(&mut into.decay),
+            Shared::new(&mut into.beta),
+        );
+        for segment in args.segments {
+            let history =
+                &args.conv_state[segment.state_index * shape.conv_len()..][..shape.conv_len()];
+            self.each(segment.parents.len(), |node| {
+                let row = segment.first_row + node;
+                let mut taps = vec![&args.qkv[..0]; shape.conv_taps];
+                let mut at = node as i32;
+                for tap in taps.iter_mut().rev() {
+                    *tap = if at >= 0 {
+                        &args.qkv[(segment.first_row + at as usize) * channels..][..channels]
+                    } else {
+                        // -1 is the newest row of the history, which stands last.
+                        let newest = shape.conv_taps as i32 - 1 + at;
+                        &history[newest as usize * channels..][..channels]
+                    };
+                    at = if at >= 0 {
+                        segment.parents[at as usize]
+                    } else {
+                        at - 1
+                    };
+                }
+                // SAFETY: each row is written by one thread only, inside vectors sized above.
+                let (q, d, b) = unsafe {
+                    (
+                        std::slice::from_raw_parts_mut(qkv.at(row * channels), channels),
+                        std::slice::from_raw_parts_mut(decay.at(row * heads), heads),
+                        std::slice::from_raw_parts_mut(beta.at(row * heads), heads),
+                    )
+                };
+                delta_net::prepare_row(&shape, args.weights, &taps, q);
+                delta_net::prepare_gates(
+                    args.weights,
+                    &args.alpha[row * heads..][..heads],
+                    &args.beta[row * heads..][..heads],
+                    d,
+                    b,
+                );
+            });
+        }
+    }
+}
+
+/// What the rows of a DeltaNet layer are made from.
+struct DeltaInputs<'a> {
+    shape: crate::device::DeltaNetShape,
+    num_rows: usize,
+    segments: &'a [Segment<'a>],
+    qkv: &'a [f32],
+    alpha: &'a [f32],
+    beta: &'a [f32],
+    conv_state: &'a [f32],
+    weights: Weights<'a>,
+}
+
+/// The vectors of a [`crate::cpu::matmul::Quantised`], written row by row from several threads.
+#[derive(Clone, Copy)]
+struct Pointers {
+    q: *mut i8,
+    scale: *mut f32,
+    sums: *mut i32,
+}
+// SAFETY: rows are disjoint, and each is written by one thread.
+unsafe impl Sync for Pointers {}
+
+impl Pointers {
+    fn of(target: &mut crate::cpu::matmul::Quantised) -> Self {
+        Self {
+            q: target.q.as_mut_ptr(),
+            scale: target.scale.as_mut_ptr(),
+            sums: target.sums.as_mut_ptr(),
+        }
+    }
+
+    fn quantise(&self, row: usize, len: usize, group: usize, x: &[f32]) {
+        let (groups, sums) = (len / group, len / 16);
+        // SAFETY: the vectors were sized for all rows; this row is this thread's.
+        let (q, scale, sums) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.q.add(row * len), len),
+                std::slice::from_raw_parts_mut(self.scale.add(row * groups), groups),
+                std::slice::from_raw_parts_mut(self.sums.add(row * sums), sums),
+            )
+        };
+        quantise_row(x, group, q, scale, sums);
+    }
+}
+
+/// `x / sqrt(mean(x^2) + eps) * gamma`; squares are summed in 16 interleaved chains, then pairwise.
+fn rms_norm(x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
+    let mut chains = [0.0_f32; 16];
+    for x in x.chunks(16) {
+        for (chain, x) in chains.iter_mut().zip(x) {
+            *chain += x * x;
+        }
+    }
+    let mut width = 8;
+    while width > 0 {
+        for i in 0..width {
+            chains[i] += chains[i + width];
+        }
+        width /= 2;
+    }
+    let inverse = 1.0 / (chains[0] / x.len() as f32 + norm.eps).sqrt();
+    for ((out, x), g) in out.iter_mut().zip(x).zip(norm.gamma.host()) {
+        *out = x * inverse * g;
+    }
+}
+
+fn check(op: &str, what: &str, got: usize, expected: usize) {
+    assert!(
+        got >= expected,
+        "{op}: {what} holds {got} values, {expected} are needed"
+    );
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> String {
+        format!(
+            "cpu ({}, {} threads)",
+            self.tier.name(),
+            self.pool.threads()
+        )
+    }
+
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
+        Ok(Matrix {
+            packed: PackedMatrix::pack(source)?,
+        })
+    }
+
+    fn zeros(&self, len: usize) -> Result<Buffer, DeviceError> {
+        Buffer::zeros(len)
+    }
+
+    fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {
+        buffer.host_mut()[offset..][..values.len()].copy_from_slice(values);
+    }
+
+    fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]) {
+        values.copy_from_slice(&buffer.host()[offset..][..values.len()]);
+    }
+
+    fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
+        for (row, out) in rows.iter().zip(out.host_mut().chunks_exact_mut(row_len)) {
+            out.copy_from_slice(&x.host()[row * row_len..][..row_len]);
+        }
+    }
+
+    fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {
+        for (id, out) in ids
+            .iter()
+            .zip(out.host_mut().chunks_exact_mut(table.cols()))
+        {
+            table.packed.row(*id as usize, out);
+        }
+    }
+
+    fn linear(&self, args: LinearArgs<'_, '_>) {
+        let Some(first) = args.projections.first() else {
+            return;
+        };
+        let len = first.weight.cols();
+        check("linear", "x", args.x.len(), args.num_rows * len);
+        let dtypes: Vec<DType> = args
+            .projections
+            .iter()
+            .map(|p| p.weight.packed.dtype)
+            .collect();
+        let mut x = self
+            .activations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.activate(
+            &mut x,
+            args.x.host(),
+            args.num_rows,
+            len,
+            args.norm,
+            &dtypes,
+        );
+        let store = if args.accumulate {
+            Store::Accumulate
+        } else {
+            Store::Overwrite
+        };
+        let products: Vec<Product<'_>> = args
+            .projections
+            .iter_mut()
+            .map(|p| {
+                assert_eq!(
+                    p.weight.cols(),
+                    len,
+                    "linear: all projections read the same rows"
+                );
+                check(
+                    "linear",
+                    "out",
+                    p.out.len(),
+                    args.num_rows * p.weight.rows(),
+                );
+                Product {
+                    weight: &p.weight.packed,
+                    up: None,
+                    out: Shared::new(p.out.host_mut()),
+                    store,
+                }
+            })
+            .collect();
+        self.multiply(&products, &x);
+    }
+
+    fn gated_linear(&self, args: GatedLinearArgs<'_>) {
+        let (len, rows) = (args.gate.cols(), args.gate.rows());
+        assert_eq!(
+            (args.up.cols(), args.up.rows()),
+            (len, rows),
+            "gated_linear: gate and up have one shape"
+        );
+        check("gated_linear", "x", args.x.len(), args.num_rows * len);
+        check("gated_linear", "out", args.out.len(), args.num_rows * rows);
+        let mut x = self
+            .activations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let dtypes = [args.gate.packed.dtype, args.up.packed.dtype];
+        self.activate(
+            &mut x,
+            args.x.host(),
+            args.num_rows,
+            len,
+            args.norm,
+            &dtypes,
+        );
+        let out = Shared::new(args.out.host_mut());
+        let up = Some(&args.up.packed);
+        self.multiply(
+            &[Product {
+                weight: &args.gate.packed,
+                up,
+                out,
+                store: Store::Overwrite,
+            }],
+            &x,
+        );
+    }
+
+    fn attention(&self, args: AttentionArgs<'_>) {
+        let (heads, kv_heads, dim) = (args.num_heads, args.num_kv_heads, args.head_dim);
+        assert!(
+            dim.is_multiple_of(16) && heads.is_multiple_of(kv_heads),
+            "attention: head sizes"
+        );
+        let nodes = attention::nodes(args.segments);
+        let rows = nodes.iter().map(|n| n.row + 1).max().unwrap_or(0);
+        let q_stride = if args.gated { 2 * dim } else { dim };
+        check("attention", "q", args.q.len(), rows * heads * q_stride);
+        check("attention", "out", args.out.len(), rows * heads * dim);
+        let (q_norm, k_norm) = attention::gammas(args.head_norm);
+        let (q, k) = (
+            Shared::new(args.q.host_mut()),
+            Shared::new(args.k.host_mut()),
+        );
+        self.each(nodes.len(), |i| {
+            let node = &nodes[i];
+            let (q_len, k_len) = (heads * q_stride, kv_heads * dim);
+            // SAFETY: each row is prepared by one thread only; sizes were checked above.
+            let (q, k) = unsafe {
+                (
+                    std::slice::from_raw_parts_mut(q.at(node.row * q_len), q_len),
+                    std::slice::from_raw_parts_mut(k.at(node.row * k_len), k_len),
+                )
+            };
+            attention::prepare_heads(q, q_stride, dim, q_norm, args.rope, node.position);
+            attention::prepare_heads(k, dim, dim, k_norm, args.rope, node.position);
+        });
+        let width = kv_heads * dim;
+        for segment in args.segments {
+            for node in 0..segment.parents.len() {
+                let at = (segment.first_row + node) * width;
+                let cache = (args.cache.k.host_mut(), args.cache.v.host_mut());
+                let slot = segment.committed_len + node;
+                attention::store_row(
+                    cache,
+                    segment.pages,
+                    slot,
+                    dim,
+                    &args.k.host()[at..][..width],
+                    &args.v.host()[at..][..width],
+                );
+            }
+        }
+        let next = AtomicUsize::new(0);
+        let out = Shared::new(args.out.host_mut());
+        let (q, k, v) = (args.q.host(), args.cache.k.host(), args.cache.v.host());
+        self.pool.run(&|_| {
+            self.dispatch(Attend {
+                nodes: &nodes,
+                next: &next,
+                num_heads: heads,
+                num_kv_heads: kv_heads,
+                head_dim: dim,
+                gated: args.gated,
+                q,
+                k,
+                v,
+                out,
+            });
+        });
+    }
+
+    fn kv_commit(&self, args: KvCommitArgs<'_>) {
+        for (i, node) in args.path.iter().enumerate() {
+            let (from, to) = (args.committed_len + node, args.committed_len + i);
+            if from != to {
+                let cache = (args.cache.k.host_mut(), args.cache.v.host_mut());
+                attention::move_row(
+                    cache,
+                    args.pages,
+                    (args.num_kv_heads, args.head_dim),
+                    from,
+                    to,
+                );
+            }
+        }
+    }
+
+    fn delta_net(&self, args: DeltaNetArgs<'_>) {
+        let shape = args.shape;
+        assert!(shape.v_dim.is_multiple_of(16), "delta_net: value head dim");
+        let num_rows = args
+            .segments
+            .iter()
+            .map(|s| s.first_row + s.parents.len())
+            .max()
+            .unwrap_or(0);
+        check(
+            "delta_net",
+            "qkv",
+            args.qkv.len(),
+            num_rows * shape.conv_channels(),
+        );
+        check(
+            "delta_net",
+            "z",
+            args.z.len(),
+            num_rows * shape.num_v_heads * shape.v_dim,
+        );
+        check(
+            "delta_net",
+            "out",
+            args.out.len(),
+            num_rows * shape.num_v_heads * shape.v_dim,
+        );
+        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let weights = Weights {
+            conv: args.conv_weight.host(),
+            a: args.a.host(),
+            dt_bias: args.dt_bias.host(),
+        };
+        let inputs = DeltaInputs {
+            shape,
+            num_rows,
+            segments: args.segments,
+            qkv: args.qkv.host(),
+            alpha: args.alpha.host(),
+            beta: args.beta.host(),
+            conv_state: args.state.conv.host(),
+            weights,
+        };
+        self.prepare_delta(&mut prepared, &inputs);
+        for segment in args.segments.iter().filter(|s| s.advance) {
+            advance_conv(&shape, args.state.conv.host_mut(), segment, args.qkv.host());
+        }
+        let next = AtomicUsize::new(0);
+        let state = Shared::new(args.state.recurrent.host_mut());
+        let out = Shared::new(args.out.host_mut());
+        self.pool.run(&|_| {
+            self.dispatch(Recur {
+                shape,
+                segments: args.segments,
+                next: &next,
+                prepared: &prepared,
+                z: args.z.host(),
+                gamma: args.norm.gamma.host(),
+                eps: args.norm.eps,
+                state,
+                out: Some(out),
+            });
+        });
+    }
+
+    fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
+        let shape = args.shape;
+        let gather = |from: &Buffer, len: usize| -> Vec<f32> {
+            args.rows
+                .iter()
+                .flat_map(|row| &from.host()[row * len..][..len])
+                .copied()
+                .collect()
+        };
+        let qkv = gather(args.qkv, shape.conv_channels());
+        let (alpha, beta) = (
+            gather(args.alpha, shape.num_v_heads),
+            gather(args.beta, shape.num_v_heads),
+        );
+        let parents: Vec<i32> = (0..args.rows.len() as i32).map(|i| i - 1).collect();
+        let segments = [Segment {
+            first_row: 0,
+            parents: &parents,
+            committed_len: 0,
+            pages: &[],
+            state_index: args.state_index,
+            advance: true,
+        }];
+        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let inputs = DeltaInputs {
+            shape,
+            num_rows: parents.len(),
+            segments: &segments,
+            qkv: &qkv,
+            alpha: &alpha,
+            beta: &beta,
+            conv_state: args.state.conv.host(),
+            weights: Weights {
+                conv: args.conv_weight.host(),
+                a: args.a.host(),
+                dt_bias: args.dt_bias.host(),
+            },
+        };
+        self.prepare_delta(&mut prepared, &inputs);
+        advance_conv(&shape, args.state.conv.host_mut(), &segments[0], &qkv);
+        let next = AtomicUsize::new(0);
+        let state = Shared::new(args.state.recurrent.host_mut());
+        self.pool.run(&|_| {
+            self.dispatch(Recur {
+                shape,
+                segments: &segments,
+                next: &next,
+                prepared: &prepared,
+                z: &[],
+                gamma: &[],
+                eps: 0.0,
+                state,
+                out: None,
+            });
+        });
+    }
+}
+
+/// The last `taps - 1` rows before the convolution become the history.
+fn advance_conv(
+    shape: &crate::device::DeltaNetShape,
+    conv: &mut [f32],
+    segment: &Segment<'_>,
+    qkv: &[f32],
+) {
+    let channels = shape.conv_channels();
+    let keep = shape.conv_taps - 1;
+    let history = &mut conv[segment.state_index * shape.conv_len()..][..shape.conv_len()];
+    let rows = segment.parents.len();
+    let fresh = rows.min(keep);
+    history.copy_within(fresh * channels.., 0);
+    let from = (segment.first_row + rows - fresh) * channels;
+    history[(keep - fresh) * channels..].copy_from_slice(&qkv[from..][..fresh * channels]);
+}

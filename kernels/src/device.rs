@@ -1,0 +1,351 @@
+//! The operations that a device offers, and their arguments.
+//!
+//! Shapes: N rows (nodes) in the batch, E hidden size, H query heads, Hkv key/value heads, D head dim; Hk, Hv
+//! DeltaNet key/value heads with dims dk, dv. Buffers are row-major f32. Ops panic on a caller's shape mistake that
+//! would read outside a buffer (a bug, not an input); everything that depends on a file is an error at load.
+
+use tensor::DType;
+
+use crate::buffer::Buffer;
+use crate::cpu::PackedMatrix;
+use crate::error::DeviceError;
+
+/// Tokens in one page of KV rows; also the fixed split of attention, aligned to absolute positions.
+pub const PAGE_TOKENS: usize = 64;
+
+/// A weight matrix as it stands in a file: `rows` outputs of `cols` contiguous inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixSource<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// The file's bytes.
+    pub bytes: &'a [u8],
+}
+
+/// A weight matrix in the device's own layout: y\[r\] = sum over c of W\[r, c\] x\[c\].
+#[derive(Debug)]
+pub struct Matrix {
+    pub(crate) packed: PackedMatrix,
+}
+
+impl Matrix {
+    /// Outputs.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.packed.rows
+    }
+
+    /// Inputs.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.packed.cols
+    }
+
+    /// Bytes held on the device.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.packed.bytes.len()
+    }
+}
+
+/// RMS normalisation over a whole row: `x / sqrt(mean(x^2) + eps) * gamma`.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// `gamma`: \[E\].
+    pub gamma: &'a Buffer,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// One product of a [`LinearArgs`].
+#[derive(Debug)]
+pub struct Projection<'a> {
+    /// \[rows, E\].
+    pub weight: &'a Matrix,
+    /// \[N, rows\].
+    pub out: &'a mut Buffer,
+}
+
+/// `out_i = W_i norm(x)` for several matrices that read the same rows; `accumulate` adds to what `out` holds.
+#[derive(Debug)]
+pub struct LinearArgs<'a, 'b> {
+    /// Rows in the batch.
+    pub num_rows: usize,
+    /// \[N, E\].
+    pub x: &'a Buffer,
+    /// Normalise `x` first.
+    pub norm: Option<Norm<'a>>,
+    /// Products, all with E columns.
+    pub projections: &'b mut [Projection<'a>],
+    /// Add to `out` (residual stream) instead of overwriting.
+    pub accumulate: bool,
+}
+
+/// `out = silu(Wg norm(x)) * (Wu norm(x))`.
+#[derive(Debug)]
+pub struct GatedLinearArgs<'a> {
+    /// Rows in the batch.
+    pub num_rows: usize,
+    /// \[N, E\].
+    pub x: &'a Buffer,
+    /// Normalise `x` first.
+    pub norm: Option<Norm<'a>>,
+    /// \[F, E\].
+    pub gate: &'a Matrix,
+    /// \[F, E\].
+    pub up: &'a Matrix,
+    /// \[N, F\].
+    pub out: &'a mut Buffer,
+}
+
+/// Rows of one sequence in the batch. Row `first_row + i` is node `i`.
+#[derive(Clone, Debug)]
+pub struct Segment<'a> {
+    /// First row of the batch that belongs to it.
+    pub first_row: usize,
+    /// Parent node of each node (-1: the committed state); a parent comes before its child.
+    pub parents: &'a [i32],
+    /// Committed tokens before this segment. Node `i` is written to slot `committed_len + i`.
+    pub committed_len: usize,
+    /// Pages of the sequence: token slot `s` lies in page `pages[s / PAGE_TOKENS]`.
+    pub pages: &'a [u32],
+    /// Index of the recurrent state of the sequence.
+    pub state_index: usize,
+    /// The nodes are a chain that is accepted already: recurrent states move along with it.
+    pub advance: bool,
+}
+
+/// How rotary pairs are laid out in a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Pairs `(i, i + rd/2)`.
+    Neox,
+    /// Pairs `(2i, 2i + 1)`.
+    Adjacent,
+}
+
+/// Rotary embedding: pair `i` turns by `position * inv_freq[i]`.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeArgs<'a> {
+    /// Pairing.
+    pub style: RopeStyle,
+    /// \[rd/2\] inverse frequencies; `2 * len` leading dims of a head turn, the rest pass.
+    pub inv_freq: &'a [f32],
+}
+
+/// Per-head RMS norm of queries and keys, before the rotation.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadNorm<'a> {
+    /// \[D\].
+    pub q_gamma: &'a Buffer,
+    /// \[D\].
+    pub k_gamma: &'a Buffer,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Keys and values of one layer for all sequences: pages of [`PAGE_TOKENS`] slots.
+/// `k`: \[page, Hkv, D, PAGE_TOKENS\] (transposed), `v`: \[page, Hkv, PAGE_TOKENS, D\].
+#[derive(Debug)]
+pub struct KvLayer {
+    /// Keys, rotated.
+    pub k: Buffer,
+    /// Values.
+    pub v: Buffer,
+}
+
+/// Attention of one layer over a batch: norm and rotate q and k, store k and v, attend along parents.
+#[derive(Debug)]
+pub struct AttentionArgs<'a> {
+    /// Query heads.
+    pub num_heads: usize,
+    /// Key/value heads.
+    pub num_kv_heads: usize,
+    /// Head dim D.
+    pub head_dim: usize,
+    /// \[N, H, D\], or \[N, H, 2D\] with a gate after each head's query.
+    pub q: &'a mut Buffer,
+    /// Whether `q` carries gates; the output is then multiplied by their sigmoid.
+    pub gated: bool,
+    /// \[N, Hkv, D\].
+    pub k: &'a mut Buffer,
+    /// \[N, Hkv, D\].
+    pub v: &'a Buffer,
+    /// Per-head norm, where the model has one.
+    pub head_norm: Option<HeadNorm<'a>>,
+    /// Rotation.
+    pub rope: RopeArgs<'a>,
+    /// Cache of this layer.
+    pub cache: &'a mut KvLayer,
+    /// The batch.
+    pub segments: &'a [Segment<'a>],
+    /// \[N, H, D\].
+    pub out: &'a mut Buffer,
+}
+
+/// Moves KV rows of an accepted path to the slots right after the committed ones.
+#[derive(Debug)]
+pub struct KvCommitArgs<'a> {
+    /// Key/value heads.
+    pub num_kv_heads: usize,
+    /// Head dim.
+    pub head_dim: usize,
+    /// Cache of the layer.
+    pub cache: &'a mut KvLayer,
+    /// Pages of the sequence.
+    pub pages: &'a [u32],
+    /// Committed tokens before.
+    pub committed_len: usize,
+    /// Accepted nodes in path order.
+    pub path: &'a [usize],
+}
+
+/// Sizes of a gated DeltaNet layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNetShape {
+    /// Hk.
+    pub num_k_heads: usize,
+    /// Hv; value head p reads key head `p mod Hk`.
+    pub num_v_heads: usize,
+    /// dk.
+    pub k_dim: usize,
+    /// dv.
+    pub v_dim: usize,
+    /// Convolution taps.
+    pub conv_taps: usize,
+}
+
+impl DeltaNetShape {
+    /// Channels of the convolution: `2 Hk dk + Hv dv`.
+    #[must_use]
+    pub fn conv_channels(&self) -> usize {
+        2 * self.num_k_heads * self.k_dim + self.num_v_heads * self.v_dim
+    }
+
+    /// f32 values of one sequence's recurrent state: Hv dk dv.
+    #[must_use]
+    pub fn state_len(&self) -> usize {
+        self.num_v_heads * self.k_dim * self.v_dim
+    }
+
+    /// f32 values of one sequence's convolution state: (taps - 1) x channels, oldest first.
+    #[must_use]
+    pub fn conv_len(&self) -> usize {
+        (self.conv_taps - 1) * self.conv_channels()
+    }
+}
+
+/// Recurrent and convolution states of one layer for all sequences, by `state_index`.
+#[derive(Debug)]
+pub struct DeltaNetState {
+    /// \[sequences, Hv, dk, dv\].
+    pub recurrent: Buffer,
+    /// \[sequences, taps - 1, channels\].
+    pub conv: Buffer,
+}
+
+/// Convolution, gated delta rule and gated norm of one layer over a batch.
+#[derive(Debug)]
+pub struct DeltaNetArgs<'a> {
+    /// Sizes.
+    pub shape: DeltaNetShape,
+    /// \[N, channels\], before the convolution.
+    pub qkv: &'a Buffer,
+    /// \[N, Hv dv\].
+    pub z: &'a Buffer,
+    /// \[N, Hv\].
+    pub alpha: &'a Buffer,
+    /// \[N, Hv\].
+    pub beta: &'a Buffer,
+    /// \[channels, taps\], last tap multiplies the current row.
+    pub conv_weight: &'a Buffer,
+    /// \[Hv\], already `-exp(A_log)`.
+    pub a: &'a Buffer,
+    /// \[Hv\].
+    pub dt_bias: &'a Buffer,
+    /// Output norm, gamma \[dv\].
+    pub norm: Norm<'a>,
+    /// States of the layer.
+    pub state: &'a mut DeltaNetState,
+    /// The batch.
+    pub segments: &'a [Segment<'a>],
+    /// \[N, Hv dv\].
+    pub out: &'a mut Buffer,
+}
+
+/// Moves one sequence's states along an accepted path, with the operation order of the forward pass.
+#[derive(Debug)]
+pub struct DeltaNetCommitArgs<'a> {
+    /// Sizes.
+    pub shape: DeltaNetShape,
+    /// \[N, channels\] of the forward pass.
+    pub qkv: &'a Buffer,
+    /// \[N, Hv\].
+    pub alpha: &'a Buffer,
+    /// \[N, Hv\].
+    pub beta: &'a Buffer,
+    /// \[channels, taps\].
+    pub conv_weight: &'a Buffer,
+    /// \[Hv\].
+    pub a: &'a Buffer,
+    /// \[Hv\].
+    pub dt_bias: &'a Buffer,
+    /// States of the layer.
+    pub state: &'a mut DeltaNetState,
+    /// Which sequence.
+    pub state_index: usize,
+    /// Rows of the accepted path, in order.
+    pub rows: &'a [usize],
+}
+
+/// A device: memory and fused operations. One thread drives it.
+pub trait Device: Send + Sync {
+    /// Name and instruction set or chip, for people.
+    fn name(&self) -> String;
+
+    /// Brings a matrix into the device's layout.
+    ///
+    /// # Errors
+    /// Wrong byte count, row length or no memory.
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError>;
+
+    /// `len` zeros.
+    ///
+    /// # Errors
+    /// No memory.
+    fn zeros(&self, len: usize) -> Result<Buffer, DeviceError>;
+
+    /// Copies host values to `buffer[offset..]`.
+    fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]);
+
+    /// Copies `buffer[offset..]` to host values.
+    fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]);
+
+    /// `out[i] = x[rows[i]]`, rows of `row_len` values.
+    fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer);
+
+    /// `out[i] = table[ids[i]]`.
+    fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer);
+
+    /// See [`LinearArgs`].
+    fn linear(&self, args: LinearArgs<'_, '_>);
+
+    /// See [`GatedLinearArgs`].
+    fn gated_linear(&self, args: GatedLinearArgs<'_>);
+
+    /// See [`AttentionArgs`].
+    fn attention(&self, args: AttentionArgs<'_>);
+
+    /// See [`KvCommitArgs`].
+    fn kv_commit(&self, args: KvCommitArgs<'_>);
+
+    /// See [`DeltaNetArgs`].
+    fn delta_net(&self, args: DeltaNetArgs<'_>);
+
+    /// See [`DeltaNetCommitArgs`].
+    fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>);
+}

@@ -1,0 +1,54 @@
+//! What a device refuses.
+
+use tensor::DType;
+
+/// An operation or an allocation that the device could not do.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The bytes given do not make a matrix of the stated shape.
+    #[error("matrix {rows} x {cols} of {dtype} needs {expected} bytes, got {got}")]
+    MatrixBytes {
+        /// Output rows.
+        rows: usize,
+        /// Input columns.
+        cols: usize,
+        /// Element type of the file.
+        dtype: DType,
+        /// Bytes that the shape asks for.
+        expected: usize,
+        /// Bytes that were there.
+        got: usize,
+    },
+    /// The row length is no multiple of what this element type is stored in.
+    #[error("a row of {cols} elements cannot be held in quant blocks of {dtype}")]
+    RowLength {
+        /// Input columns.
+        cols: usize,
+        /// Element type of the file.
+        dtype: DType,
+    },
+    /// Two sides of an operation have different shapes.
+    #[error("{op}: {what} is {got}, expected {expected}")]
+    Shape {
+        /// Operation.
+        op: &'static str,
+        /// Dimension or operand.
+        what: &'static str,
+        /// Size needed.
+        expected: usize,
+        /// Size given.
+        got: usize,
+    },
+    /// Memory could not be had.
+    #[error("{bytes} bytes of device memory could not be allocated")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// The instruction set asked for is not on this machine.
+    #[error("instruction set {tier} is not available on this machine")]
+    TierUnavailable {
+        /// Name of the tier.
+        tier: &'static str,
+    },
+}

@@ -1,0 +1,19 @@
+//! The only room that talks to a device.
+//!
+//! [`Device`] is an object-safe set of fused operations over f32 activations; a graph in `models` is a sequence of
+//! calls on it. [`CpuDevice`] runs them with the best instruction set found at start. Every result is
+//! *batch-invariant*: a row's bits do not depend on how many other rows share the call.
+
+mod buffer;
+mod cpu;
+mod device;
+mod error;
+
+pub use crate::buffer::Buffer;
+pub use crate::cpu::{CpuDevice, Tier};
+pub use crate::device::{
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device,
+    GatedLinearArgs, HeadNorm, KvCommitArgs, KvLayer, LinearArgs, Matrix, MatrixSource, Norm,
+    PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment,
+};
+pub use crate::error::DeviceError;

@@ -1,0 +1,178 @@
+//! Buffers of every layer, and the sequences in them.
+
+use kernels::{Buffer, DeltaNetState, Device, KvLayer, PAGE_TOKENS};
+
+use crate::error::CacheError;
+use crate::pool::{Pool, SequenceId};
+use crate::shape::{CacheShape, LayerState, pages_for};
+
+/// State of one layer for all sequences.
+#[derive(Debug)]
+pub(crate) enum Layer {
+    Attention(KvLayer),
+    DeltaNet(DeltaNetState),
+}
+
+/// One layer's buffers, to hand to the device.
+#[derive(Debug)]
+pub enum LayerMut<'a> {
+    /// Paged keys and values.
+    Attention(&'a mut KvLayer),
+    /// Recurrent and convolution states.
+    DeltaNet(&'a mut DeltaNetState),
+}
+
+/// State of all layers for all sequences.
+#[derive(Debug)]
+pub struct Cache {
+    pub(crate) shape: CacheShape,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) pool: Pool,
+}
+
+impl Cache {
+    /// Allocates room for `max_tokens` tokens (rounded up to whole pages) shared by at most `max_sequences` sequences.
+    ///
+    /// # Errors
+    /// [`CacheError::Device`] where memory is short.
+    pub fn new(
+        device: &dyn Device,
+        shape: CacheShape,
+        max_tokens: usize,
+        max_sequences: usize,
+    ) -> Result<Self, CacheError> {
+        let num_pages = pages_for(max_tokens);
+        let mut layers = Vec::with_capacity(shape.layers.len());
+        for layer in &shape.layers {
+            layers.push(match *layer {
+                LayerState::Attention {
+                    num_kv_heads,
+                    head_dim,
+                } => {
+                    let len = num_pages * num_kv_heads * head_dim * PAGE_TOKENS;
+                    Layer::Attention(KvLayer {
+                        k: device.zeros(len)?,
+                        v: device.zeros(len)?,
+                    })
+                }
+                LayerState::DeltaNet(sizes) => Layer::DeltaNet(DeltaNetState {
+                    recurrent: device.zeros(max_sequences * sizes.state_len())?,
+                    conv: device.zeros(max_sequences * sizes.conv_len())?,
+                }),
+            });
+        }
+        Ok(Self {
+            shape,
+            layers,
+            pool: Pool::new(num_pages, max_sequences),
+        })
+    }
+
+    /// Shape of the cache.
+    #[must_use]
+    pub fn shape(&self) -> &CacheShape {
+        &self.shape
+    }
+
+    /// Pages of the pool.
+    #[must_use]
+    pub fn num_pages(&self) -> usize {
+        self.pool.num_pages()
+    }
+
+    /// Pages that no sequence holds.
+    #[must_use]
+    pub fn free_pages(&self) -> usize {
+        self.pool.free_pages()
+    }
+
+    /// Sequences that could still be created.
+    #[must_use]
+    pub fn free_sequences(&self) -> usize {
+        self.pool.free_slots()
+    }
+
+    /// An empty sequence with zeroed recurrent states.
+    ///
+    /// # Errors
+    /// [`CacheError::NoFreeSequence`].
+    pub fn create(&mut self, device: &dyn Device) -> Result<SequenceId, CacheError> {
+        let id = self.pool.create()?;
+        let index = self.pool.state_index(id)?;
+        for (layer, state) in self.layers.iter_mut().zip(&self.shape.layers) {
+            if let (Layer::DeltaNet(buffers), LayerState::DeltaNet(sizes)) = (layer, state) {
+                clear(device, &mut buffers.recurrent, index, sizes.state_len());
+                clear(device, &mut buffers.conv, index, sizes.conv_len());
+            }
+        }
+        Ok(id)
+    }
+
+    /// Gives a sequence's pages and slot back.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownSequence`].
+    pub fn free(&mut self, id: SequenceId) -> Result<(), CacheError> {
+        self.pool.free(id)
+    }
+
+    /// Committed tokens.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownSequence`].
+    pub fn len(&self, id: SequenceId) -> Result<usize, CacheError> {
+        self.pool.len(id)
+    }
+
+    /// Pages that [`Cache::reserve`] would take from the pool.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownSequence`].
+    pub fn pages_to_add(&self, id: SequenceId, extra_tokens: usize) -> Result<usize, CacheError> {
+        self.pool.pages_to_add(id, extra_tokens)
+    }
+
+    /// Makes the sequence's pages hold `extra_tokens` past its length.
+    ///
+    /// # Errors
+    /// [`CacheError::OutOfPages`], [`CacheError::UnknownSequence`].
+    pub fn reserve(&mut self, id: SequenceId, extra_tokens: usize) -> Result<(), CacheError> {
+        self.pool.reserve(id, extra_tokens)
+    }
+
+    /// Pages of a sequence; token slot `s` lies in `pages[s / PAGE_TOKENS]`.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownSequence`].
+    pub fn pages(&self, id: SequenceId) -> Result<&[u32], CacheError> {
+        self.pool.pages(id)
+    }
+
+    /// Where the sequence's recurrent states lie.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownSequence`].
+    pub fn state_index(&self, id: SequenceId) -> Result<usize, CacheError> {
+        self.pool.state_index(id)
+    }
+
+    /// Makes the next `tokens` slots part of the sequence.
+    ///
+    /// # Errors
+    /// [`CacheError::NotReserved`], [`CacheError::UnknownSequence`].
+    pub fn advance(&mut self, id: SequenceId, tokens: usize) -> Result<(), CacheError> {
+        self.pool.advance(id, tokens)
+    }
+
+    /// Buffers of layer `index`, or `None` past the last layer.
+    pub fn layer_mut(&mut self, index: usize) -> Option<LayerMut<'_>> {
+        self.layers.get_mut(index).map(|layer| match layer {
+            Layer::Attention(kv) => LayerMut::Attention(kv),
+            Layer::DeltaNet(state) => LayerMut::DeltaNet(state),
+        })
+    }
+}
+
+fn clear(device: &dyn Device, buffer: &mut Buffer, index: usize, len: usize) {
+    device.write(buffer, index * len, &vec![0.0; len]);
+}

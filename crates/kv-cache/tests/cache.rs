@@ -1,0 +1,116 @@
+//! States of sequences in real buffers.
+
+use kernels::{CpuDevice, DeltaNetShape, Device, PAGE_TOKENS};
+use kv_cache::{Cache, CacheError, CacheShape, LayerMut, LayerSnapshot, LayerState};
+
+const DELTA: DeltaNetShape = DeltaNetShape {
+    num_k_heads: 1,
+    num_v_heads: 2,
+    k_dim: 4,
+    v_dim: 4,
+    conv_taps: 4,
+};
+
+fn cache(device: &dyn Device, tokens: usize) -> Cache {
+    let layers = vec![
+        LayerState::DeltaNet(DELTA),
+        LayerState::Attention {
+            num_kv_heads: 2,
+            head_dim: 4,
+        },
+    ];
+    Cache::new(device, CacheShape { layers }, tokens, 2).expect("the cache fits")
+}
+
+/// Fills every buffer with distinct values.
+fn fill(device: &dyn Device, cache: &mut Cache) {
+    for index in 0..2 {
+        let buffers = match cache.layer_mut(index).expect("a layer") {
+            LayerMut::Attention(kv) => [&mut kv.k, &mut kv.v],
+            LayerMut::DeltaNet(state) => [&mut state.recurrent, &mut state.conv],
+        };
+        for (number, buffer) in buffers.into_iter().enumerate() {
+            let values: Vec<f32> = (0..buffer.len()).map(|i| (i * 2 + number) as f32).collect();
+            device.write(buffer, 0, &values);
+        }
+    }
+}
+
+#[test]
+fn snapshot_moves_between_pages_and_slots() {
+    let device = CpuDevice::new(1).unwrap();
+    let mut cache = cache(&device, 4 * PAGE_TOKENS + 1);
+    assert_eq!(cache.num_pages(), 5);
+    let first = cache.create(&device).unwrap();
+    fill(&device, &mut cache);
+    cache.reserve(first, PAGE_TOKENS + 3).unwrap();
+    cache.advance(first, PAGE_TOKENS + 3).unwrap();
+    let snapshot = cache.snapshot(&device, first).unwrap();
+    let LayerSnapshot::Attention { k, v } = &snapshot.layers[1] else {
+        panic!()
+    };
+    let page = cache.pages(first).unwrap()[1] as usize;
+    // Slot 2 of the second page, head 1, dim 3.
+    let row = (PAGE_TOKENS + 2) * 8 + 4 + 3;
+    assert_eq!(
+        k[row],
+        ((page * 8 * PAGE_TOKENS + (4 + 3) * PAGE_TOKENS + 2) * 2) as f32
+    );
+    assert_eq!(
+        v[row],
+        ((page * 8 * PAGE_TOKENS + (PAGE_TOKENS + 2) * 4 + 3) * 2 + 1) as f32
+    );
+    let second = cache.restore(&device, &snapshot).unwrap();
+    assert_ne!(cache.pages(first).unwrap(), cache.pages(second).unwrap());
+    assert_eq!(cache.snapshot(&device, second).unwrap(), snapshot);
+    assert_eq!(
+        snapshot.bytes(),
+        4 * (2 * (PAGE_TOKENS + 3) * 8 + DELTA.state_len() + DELTA.conv_len())
+    );
+}
+
+#[test]
+fn a_new_sequence_has_zeroed_states() {
+    let device = CpuDevice::new(1).unwrap();
+    let mut cache = cache(&device, PAGE_TOKENS);
+    fill(&device, &mut cache);
+    let id = cache.create(&device).unwrap();
+    let snapshot = cache.snapshot(&device, id).unwrap();
+    let LayerSnapshot::DeltaNet { recurrent, conv } = &snapshot.layers[0] else {
+        panic!()
+    };
+    assert!(recurrent.iter().chain(conv).all(|&value| value == 0.0));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_leaves_no_trace() {
+    let device = CpuDevice::new(1).unwrap();
+    let mut large = cache(&device, 3 * PAGE_TOKENS);
+    let id = large.create(&device).unwrap();
+    assert!(matches!(
+        large.advance(id, 1),
+        Err(CacheError::NotReserved {
+            wanted: 1,
+            reserved: 0
+        })
+    ));
+    large.reserve(id, 2 * PAGE_TOKENS).unwrap();
+    large.advance(id, 2 * PAGE_TOKENS).unwrap();
+    let mut snapshot = large.snapshot(&device, id).unwrap();
+    let mut small = cache(&device, PAGE_TOKENS);
+    assert!(matches!(
+        small.restore(&device, &snapshot),
+        Err(CacheError::OutOfPages { missing: 1, .. })
+    ));
+    assert_eq!((small.free_pages(), small.free_sequences()), (1, 2));
+    snapshot.layers.pop();
+    assert!(matches!(
+        small.restore(&device, &snapshot),
+        Err(CacheError::SnapshotShape { .. })
+    ));
+    large.free(id).unwrap();
+    assert!(matches!(
+        large.len(id),
+        Err(CacheError::UnknownSequence { .. })
+    ));
+}

@@ -1,0 +1,167 @@
+//! What a model refuses.
+
+use std::path::PathBuf;
+
+use gguf::GgufError;
+use kernels::DeviceError;
+use kv_cache::CacheError;
+use tensor::QuantError;
+
+/// Why a model could not be loaded or run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file is not a model file, or a key is missing or of the wrong type.
+    #[error(transparent)]
+    File(#[from] GgufError),
+    /// No graph for this architecture.
+    #[error("{}: architecture \"{got}\" is not supported, expected one of {expected}", path.display())]
+    UnknownArchitecture {
+        /// File.
+        path: PathBuf,
+        /// Architectures there are graphs for.
+        expected: &'static str,
+        /// What the file says.
+        got: String,
+    },
+    /// A key has a value that no graph can be built from.
+    #[error("{}: key \"{key}\": expected {expected}, got {got}", path.display())]
+    Key {
+        /// File.
+        path: PathBuf,
+        /// Key.
+        key: String,
+        /// What would do.
+        expected: String,
+        /// What the file says.
+        got: String,
+    },
+    /// A tensor has another shape than the keys ask for.
+    #[error("{}: tensor \"{tensor}\": expected shape {expected:?}, got {got:?}", path.display())]
+    TensorShape {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        tensor: String,
+        /// ne0 first.
+        expected: Vec<u64>,
+        /// ne0 first.
+        got: Vec<u64>,
+    },
+    /// A tensor that the graph has no use for: computing without it would give wrong results.
+    #[error("{}: tensor \"{tensor}\" is not known for architecture {architecture}", path.display())]
+    UnknownTensor {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        tensor: String,
+        /// Architecture.
+        architecture: &'static str,
+    },
+    /// A tensor's bytes could not be decoded.
+    #[error("{}: tensor \"{tensor}\": {source}", path.display())]
+    TensorData {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        tensor: String,
+        /// Why.
+        source: QuantError,
+    },
+    /// The device could not take a tensor.
+    #[error("{}: tensor \"{tensor}\": {source}", path.display())]
+    TensorDevice {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        tensor: String,
+        /// Why.
+        source: DeviceError,
+    },
+    /// Model and options do not fit in memory.
+    #[error("model does not fit: {needed} bytes needed, {available} available, {missing} missing")]
+    DoesNotFit {
+        /// Weights, cache and scratch.
+        needed: u64,
+        /// Memory that the system can give.
+        available: u64,
+        /// The difference.
+        missing: u64,
+    },
+    /// A batch has no rows, or a segment has none.
+    #[error("segment {segment} has no tokens")]
+    EmptySegment {
+        /// Its number in the batch; 0 for a batch without segments.
+        segment: usize,
+    },
+    /// More rows than the model was loaded for.
+    #[error("batch has {got} rows, at most {limit} fit")]
+    TooManyRows {
+        /// `max_batch_rows`.
+        limit: usize,
+        /// Rows of the batch.
+        got: usize,
+    },
+    /// A token id outside the vocabulary.
+    #[error(
+        "segment {segment}, token {index}: id {token} is outside the vocabulary of {vocab_size}"
+    )]
+    TokenOutOfRange {
+        /// Its number in the batch.
+        segment: usize,
+        /// Its number in the segment.
+        index: usize,
+        /// The id.
+        token: u32,
+        /// Ids there are.
+        vocab_size: usize,
+    },
+    /// The parents of a segment are no tree in topological order, or no chain where one is asked for.
+    #[error("segment {segment}: {what}")]
+    Parents {
+        /// Its number in the batch.
+        segment: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A sequence appears in two segments of a batch.
+    #[error("segment {segment}: its sequence is in the batch already")]
+    RepeatedSequence {
+        /// Its number in the batch.
+        segment: usize,
+    },
+    /// The sequence would be longer than the model's context.
+    #[error("segment {segment}: {wanted} tokens exceed the context of {limit}")]
+    ContextOverflow {
+        /// Its number in the batch.
+        segment: usize,
+        /// Context length of the model.
+        limit: usize,
+        /// Committed tokens and those of the batch.
+        wanted: usize,
+    },
+    /// A layer to capture does not exist.
+    #[error("layer {layer} cannot be captured, the model has {num_layers}")]
+    CaptureLayer {
+        /// Layer asked for.
+        layer: usize,
+        /// Layers there are.
+        num_layers: usize,
+    },
+    /// Commit without a verified segment in the last batch.
+    #[error("the last batch holds no verified segment of this sequence")]
+    NothingToCommit,
+    /// The accepted path is no path of the verified tree.
+    #[error("node {node} at place {place} of the path does not follow its predecessor")]
+    BadPath {
+        /// Position in the path.
+        place: usize,
+        /// Node there.
+        node: usize,
+    },
+    /// Sequences, pages and snapshots.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The device refused.
+    #[error("device: {0}")]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,26 @@
+//! Model graphs that read like the paper.
+//!
+//! [`load`] reads a GGUF file into a [`Model`]. Everything a model does is [`Model::forward`] over a [`Batch`] of node
+//! segments and then, for segments that are only verified, [`Model::commit`] of the accepted path.
+
+#![forbid(unsafe_code)]
+
+mod attention;
+mod batch;
+mod decoder;
+mod delta_net;
+mod dense;
+mod error;
+mod hparams;
+mod memory;
+mod model;
+mod plan;
+mod qwen35;
+mod weights;
+
+pub use batch::{Batch, BatchSegment, LogitsRow, LogitsWanted, Output};
+pub use error::ModelError;
+pub use hparams::{Architecture, LayerKind, ModelConfig};
+pub use kv_cache::{SequenceId, Snapshot};
+pub use model::{LoadOptions, Model, load, load_path};
+pub use weights::LoadProgress;

@@ -1,0 +1,148 @@
+//! Tensors of the file to matrices and buffers of the device.
+
+use std::collections::HashSet;
+
+use gguf::{GgufFile, TensorView};
+use kernels::{Buffer, Device, Matrix, MatrixSource};
+use tensor::decode_row;
+
+use crate::error::ModelError;
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Tensor bytes on the device.
+    pub bytes_done: u64,
+    /// Tensor bytes of the file.
+    pub bytes_total: u64,
+}
+
+/// Called after every tensor.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(LoadProgress);
+
+/// Takes tensors out of a file, each once, and checks their shapes.
+pub(crate) struct WeightLoader<'a> {
+    file: &'a GgufFile,
+    device: &'a dyn Device,
+    progress: Progress<'a>,
+    taken: HashSet<String>,
+    state: LoadProgress,
+}
+
+impl<'a> WeightLoader<'a> {
+    pub(crate) fn new(file: &'a GgufFile, device: &'a dyn Device, progress: Progress<'a>) -> Self {
+        let bytes_total = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
+        Self {
+            file,
+            device,
+            progress,
+            taken: HashSet::new(),
+            state: LoadProgress {
+                bytes_done: 0,
+                bytes_total,
+            },
+        }
+    }
+
+    /// Whether the file has such a tensor.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    /// A matrix \[rows, cols\].
+    pub(crate) fn matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Matrix, ModelError> {
+        let view = self.view(name, &[cols, rows])?;
+        let source = MatrixSource {
+            dtype: view.dtype,
+            rows,
+            cols,
+            bytes: view.data,
+        };
+        let matrix =
+            self.device
+                .load_matrix(source)
+                .map_err(|source| ModelError::TensorDevice {
+                    path: self.file.path().to_owned(),
+                    tensor: name.to_owned(),
+                    source,
+                })?;
+        self.took(name, view.data.len())?;
+        Ok(matrix)
+    }
+
+    /// Decoded values of a tensor of shape `dims`, ne0 first.
+    pub(crate) fn values(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let view = self.view(name, dims)?;
+        let mut values = vec![0.0; dims.iter().product()];
+        decode_row(view.dtype, view.data, &mut values).map_err(|source| {
+            ModelError::TensorData {
+                path: self.file.path().to_owned(),
+                tensor: name.to_owned(),
+                source,
+            }
+        })?;
+        self.took(name, view.data.len())?;
+        Ok(values)
+    }
+
+    /// A decoded tensor of shape `dims` (ne0 first) as a buffer.
+    pub(crate) fn buffer(&mut self, name: &str, dims: &[usize]) -> Result<Buffer, ModelError> {
+        let values = self.values(name, dims)?;
+        let mut buffer = self.device.zeros(values.len())?;
+        self.device.write(&mut buffer, 0, &values);
+        Ok(buffer)
+    }
+
+    /// Refuses tensors that nobody took and `ignored` does not name.
+    pub(crate) fn finish(
+        self,
+        architecture: &'static str,
+        ignored: impl Fn(&str) -> bool,
+    ) -> Result<(), ModelError> {
+        match self
+            .file
+            .tensors()
+            .find(|t| !self.taken.contains(t.name) && !ignored(t.name))
+        {
+            None => Ok(()),
+            Some(tensor) => Err(ModelError::UnknownTensor {
+                path: self.file.path().to_owned(),
+                tensor: tensor.name.to_owned(),
+                architecture,
+            }),
+        }
+    }
+
+    fn view(&self, name: &str, dims: &[usize]) -> Result<TensorView<'a>, ModelError> {
+        let view = self.file.required_tensor(name)?;
+        let expected: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
+        // A trailing axis of 1 says nothing.
+        let trimmed = |dims: &[u64]| {
+            dims.iter()
+                .rposition(|&d| d != 1)
+                .map_or(0, |last| last + 1)
+        };
+        if view.dims[..trimmed(view.dims)] != expected[..trimmed(&expected)] {
+            return Err(ModelError::TensorShape {
+                path: self.file.path().to_owned(),
+                tensor: name.to_owned(),
+                expected,
+                got: view.dims.to_vec(),
+            });
+        }
+        Ok(view)
+    }
+
+    fn took(&mut self, name: &str, bytes: usize) -> Result<(), ModelError> {
+        self.file.release(name)?;
+        self.taken.insert(name.to_owned());
+        self.state.bytes_done += bytes as u64;
+        (self.progress)(self.state);
+        Ok(())
+    }
+}

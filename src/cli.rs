@@ -1,0 +1,141 @@
+//! Arguments, and the help that teaches them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Local LLM inference. Without `-m`, commands use the small demo model inside this program.
+#[derive(Debug, Parser)]
+#[command(name = "tandem", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Continue a prompt and stream the text: `tandem run -p "def fibonacci(n):"`.
+    Run(RunArgs),
+    /// Measure prompt processing and decoding in tokens per second (medians after a warm-up).
+    Bench(BenchArgs),
+    /// Look into model files.
+    #[command(subcommand)]
+    Models(ModelsCommand),
+    /// Print intermediate results, to compare with other implementations.
+    #[command(subcommand)]
+    Probe(ProbeCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelsCommand {
+    /// Print a GGUF file's metadata and tensors.
+    Inspect {
+        /// The file (any part of a split one).
+        model: PathBuf,
+    },
+}
+
+/// Which model, on what.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// GGUF file. Without it: the demo model inside this program.
+    #[arg(short, long)]
+    pub model: Option<PathBuf>,
+    /// CPU threads; 0: all that the system offers.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// Tokens of context to hold; 0: as the model declares, at most 8192.
+    #[arg(short, long, default_value_t = 0)]
+    pub ctx_size: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Prompt text; special tokens such as `<|im_start|>` are recognised.
+    #[arg(short, long, required_unless_present = "tokens")]
+    pub prompt: Option<String>,
+    /// JSON file with prompt token ids, instead of text.
+    #[arg(long, conflicts_with = "prompt")]
+    pub tokens: Option<PathBuf>,
+    /// New tokens at most.
+    #[arg(short, long, default_value_t = 128)]
+    pub num_tokens: usize,
+    /// 0 is greedy.
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Keep the likeliest tokens that make up this share of the probability.
+    #[arg(long, default_value_t = 1.0)]
+    pub top_p: f32,
+    /// Keep this many of the likeliest tokens; 0: all.
+    #[arg(long, default_value_t = 0)]
+    pub top_k: u32,
+    /// Drop tokens below this share of the likeliest one's probability.
+    #[arg(long, default_value_t = 0.0)]
+    pub min_p: f32,
+    /// Seed of the draws; the same seed gives the same tokens.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Go on past the end-of-text tokens.
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Print one JSON object at the end instead of streaming text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Prompt lengths.
+    #[arg(long, value_delimiter = ',', default_value = "512")]
+    pub pp: Vec<usize>,
+    /// Decode lengths.
+    #[arg(long, value_delimiter = ',', default_value = "128")]
+    pub tg: Vec<usize>,
+    /// Repetitions after the warm-up.
+    #[arg(short, long, default_value_t = 5)]
+    pub repetitions: usize,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProbeCommand {
+    /// Logits `[T, vocab]` and layer outputs `hidden.<layer>` `[T, hidden]` of token ids, as safetensors.
+    Target {
+        #[command(flatten)]
+        model: ModelArgs,
+        /// JSON file: a list of token ids.
+        #[arg(long)]
+        tokens: PathBuf,
+        /// Layers whose output is wanted, 0-based.
+        #[arg(long, value_delimiter = ',')]
+        features: Vec<usize>,
+        /// File to write.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Token ids of the text on standard input, as JSON.
+    Tokenize {
+        #[command(flatten)]
+        model: ModelArgs,
+        /// Take control tokens in the text as plain text.
+        #[arg(long)]
+        no_special: bool,
+    },
+    /// The prompt that the model's chat template makes of messages.
+    Template {
+        #[command(flatten)]
+        model: ModelArgs,
+        /// JSON file: a list of messages, or an object with messages, tools, add_generation_prompt and kwargs.
+        #[arg(long)]
+        messages: PathBuf,
+        /// Jinja file to use instead of the model's template.
+        #[arg(long)]
+        chat_template_file: Option<PathBuf>,
+    },
+}

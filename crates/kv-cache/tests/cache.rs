@@ -1,5 +1,7 @@
 //! States of sequences in real buffers.
 
+#![allow(clippy::unwrap_used)]
+
 use kernels::{CpuDevice, DeltaNetShape, Device, PAGE_TOKENS};
 use kv_cache::{Cache, CacheError, CacheShape, LayerMut, LayerSnapshot, LayerState};
 

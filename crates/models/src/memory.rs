@@ -10,19 +10,27 @@ use crate::model::LoadOptions;
 /// Rows that the head is applied to at a time.
 pub(crate) const HEAD_ROWS: usize = 32;
 
-/// Bytes of activations: see `decoder::Scratch`, and rows that verification keeps.
+/// Bytes of activations: see `decoder::Scratch`, and the recurrence's rows, which verification keeps for every layer.
 fn scratch_bytes(config: &ModelConfig, options: &LoadOptions) -> u64 {
-    let attention = 4 * config.num_heads * config.head_dim;
-    let mut row = 2 * config.hidden_size + config.feed_forward_size + attention;
-    for (layer, kind) in config.layers.iter().enumerate() {
-        if let LayerKind::DeltaNet(shape) = kind {
-            row += shape.conv_channels() + 2 * shape.num_v_heads;
-            if layer == 0 {
-                row += shape.conv_channels() + 2 * shape.num_v_heads * (shape.v_dim + 1);
+    let heads = config.num_heads * config.head_dim;
+    let (mut kv, mut inner, mut passing, mut kept) = (0, 0, 0, 0);
+    for kind in &config.layers {
+        match kind {
+            LayerKind::Attention { num_kv_heads } => kv = kv.max(num_kv_heads * config.head_dim),
+            LayerKind::DeltaNet(shape) => {
+                inner = inner.max(shape.num_v_heads * shape.v_dim);
+                passing = shape.conv_channels() + 2 * shape.num_v_heads;
+                kept += passing;
             }
         }
     }
-    4 * (options.max_batch_rows as u64 * row as u64 + (HEAD_ROWS * config.vocab_size) as u64)
+    let stream = config.hidden_size + config.feed_forward_size;
+    let mixer = 2 * heads + 2 * kv + inner + heads.max(inner);
+    let rows =
+        (options.max_batch_rows as u64).saturating_mul((stream + mixer + passing + kept) as u64);
+    let head = (HEAD_ROWS * (config.hidden_size + config.vocab_size)) as u64;
+    rows.saturating_add(head)
+        .saturating_mul(size_of::<f32>() as u64)
 }
 
 /// Refuses a model that needs more than the system has to give; accepts where the system does not say.

@@ -61,8 +61,8 @@ pub fn load_path(
 /// Loads a model onto a device. `progress` is called after every tensor.
 ///
 /// # Errors
-/// An architecture, key or tensor that no graph here can use, or a model that does not fit: told before anything is
-/// allocated.
+/// An architecture, key or tensor that no graph here can use, named; a model that does not fit in memory, told before
+/// anything is allocated.
 pub fn load(
     file: &GgufFile,
     device: Arc<dyn Device>,

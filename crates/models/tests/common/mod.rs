@@ -1,0 +1,51 @@
+//! Models of the test data, and shorthand for batches.
+
+#![allow(clippy::unwrap_used, dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kernels::CpuDevice;
+use models::{Batch, BatchSegment, LoadOptions, LogitsWanted, Model, SequenceId, load_path};
+
+pub const OPTIONS: LoadOptions = LoadOptions {
+    max_tokens: 512,
+    max_sequences: 4,
+    max_batch_rows: 64,
+};
+
+pub fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+pub fn open(path: impl AsRef<Path>) -> Model {
+    let device = Arc::new(CpuDevice::new(2).unwrap());
+    load_path(path, device, OPTIONS, &mut |_| {}).unwrap()
+}
+
+/// A chain that is accepted already, with all logits.
+pub fn chain(sequence: SequenceId, tokens: &[u32]) -> BatchSegment {
+    BatchSegment {
+        sequence,
+        tokens: tokens.to_vec(),
+        parents: Vec::new(),
+        advance: true,
+        logits: LogitsWanted::All,
+    }
+}
+
+/// A tree to verify, with all logits.
+pub fn tree(sequence: SequenceId, tokens: &[u32], parents: &[i32]) -> BatchSegment {
+    BatchSegment {
+        parents: parents.to_vec(),
+        advance: false,
+        ..chain(sequence, tokens)
+    }
+}
+
+pub fn batch(segments: Vec<BatchSegment>) -> Batch {
+    Batch {
+        segments,
+        capture_layers: Vec::new(),
+    }
+}

@@ -1,0 +1,222 @@
+//! A row's bits depend on its ancestors only: not on batch, tree, commit or snapshot.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use models::{LogitsWanted, Model, ModelError, SequenceId};
+
+use common::{batch, chain, data, open, tree};
+
+const MODELS: [&str; 4] = [
+    "qwen35-nano-Q4_0.gguf",
+    "qwen35-heads-Q8_0.gguf",
+    "qwen3-tiny-Q5_K_M.gguf",
+    "llama-nano-F16.gguf",
+];
+
+fn tokens(n: usize, seed: u32) -> Vec<u32> {
+    (0..n as u32)
+        .map(|i| (i * 37 + seed * 101 + i * i * 7) % 500)
+        .collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Feeds tokens one at a time; all logits.
+fn one_by_one(model: &mut Model, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
+    let mut logits = Vec::new();
+    for token in tokens {
+        logits.extend(
+            model
+                .forward(&batch(vec![chain(sequence, &[*token])]))
+                .unwrap()
+                .logits,
+        );
+    }
+    logits
+}
+
+fn prefill(model: &mut Model, tokens: &[u32]) -> SequenceId {
+    let sequence = model.create_sequence().unwrap();
+    model
+        .forward(&batch(vec![chain(sequence, tokens)]))
+        .unwrap();
+    sequence
+}
+
+#[test]
+fn prefill_in_one_batch_equals_decode() {
+    for name in MODELS {
+        let mut model = open(data().join(name));
+        let prompt = tokens(40, 1);
+        let together = model.create_sequence().unwrap();
+        let apart = model.create_sequence().unwrap();
+        let output = model
+            .forward(&batch(vec![chain(together, &prompt)]))
+            .unwrap();
+        let logits = one_by_one(&mut model, apart, &prompt);
+        assert_eq!(bits(&output.logits), bits(&logits), "{name}");
+        assert!(
+            model.snapshot(together).unwrap() == model.snapshot(apart).unwrap(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn sequences_of_a_batch_equal_solo_runs() {
+    for name in MODELS {
+        let mut model = open(data().join(name));
+        let prompts = [tokens(19, 2), tokens(33, 3)];
+        let mut solo = Vec::new();
+        for prompt in &prompts {
+            let sequence = model.create_sequence().unwrap();
+            solo.extend(
+                model
+                    .forward(&batch(vec![chain(sequence, prompt)]))
+                    .unwrap()
+                    .logits,
+            );
+            model.free_sequence(sequence).unwrap();
+        }
+        let segments = prompts
+            .iter()
+            .map(|prompt| chain(model.create_sequence().unwrap(), prompt))
+            .collect();
+        let output = model.forward(&batch(segments)).unwrap();
+        assert_eq!(bits(&output.logits), bits(&solo), "{name}");
+    }
+}
+
+/// Verifies a tree after 60 tokens (so that it crosses a page), commits `path`, and goes on decoding.
+fn verify_equals_decode(name: &str, nodes: &[u32], parents: &[i32], path: &[usize]) {
+    let mut model = open(data().join(name));
+    let prompt = tokens(60, 4);
+    let sequence = prefill(&mut model, &prompt);
+    let before = model.snapshot(sequence).unwrap();
+    // A second sequence in the same batch moves on meanwhile.
+    let other = model.create_sequence().unwrap();
+    let segments = vec![chain(other, &tokens(3, 5)), tree(sequence, nodes, parents)];
+    let output = model.forward(&batch(segments)).unwrap();
+    assert!(
+        model.snapshot(sequence).unwrap() == before,
+        "{name}: verify moved the sequence"
+    );
+    for node in 0..nodes.len() {
+        let mut ancestors = vec![nodes[node]];
+        let mut at = node;
+        while let Ok(parent) = usize::try_from(parents[at]) {
+            ancestors.insert(0, nodes[parent]);
+            at = parent;
+        }
+        let twin = model_twin(name, &prompt, &ancestors);
+        assert_eq!(
+            bits(output.logits_of(1, node).unwrap()),
+            bits(&twin),
+            "{name}: node {node}"
+        );
+    }
+    let wrong = model.commit(sequence, &[path.len(), 0]);
+    assert!(matches!(wrong, Err(ModelError::BadPath { .. })));
+    model.commit(sequence, path).unwrap();
+    assert!(matches!(
+        model.commit(sequence, path),
+        Err(ModelError::NothingToCommit)
+    ));
+    let accepted: Vec<u32> = path.iter().map(|&node| nodes[node]).collect();
+    let twin = prefill(&mut model, &prompt);
+    one_by_one(&mut model, twin, &accepted);
+    assert_eq!(model.sequence_len(sequence).unwrap(), 60 + path.len());
+    assert!(
+        model.snapshot(sequence).unwrap() == model.snapshot(twin).unwrap(),
+        "{name}: state after commit"
+    );
+    let rest = tokens(5, 6);
+    let after = one_by_one(&mut model, sequence, &rest);
+    assert_eq!(
+        bits(&after),
+        bits(&one_by_one(&mut model, twin, &rest)),
+        "{name}: after commit"
+    );
+}
+
+/// Logits of the last of `more` after `prompt`, decoded one at a time by a model of its own.
+fn model_twin(name: &str, prompt: &[u32], more: &[u32]) -> Vec<f32> {
+    let mut model = open(data().join(name));
+    let sequence = prefill(&mut model, prompt);
+    let vocab = model.config().vocab_size;
+    let logits = one_by_one(&mut model, sequence, more);
+    logits[logits.len() - vocab..].to_vec()
+}
+
+#[test]
+fn verifying_a_chain_equals_decode() {
+    for name in MODELS {
+        verify_equals_decode(
+            name,
+            &tokens(8, 7),
+            &[-1, 0, 1, 2, 3, 4, 5, 6],
+            &[0, 1, 2, 3, 4, 5],
+        );
+    }
+}
+
+#[test]
+fn verifying_a_tree_equals_decode() {
+    for name in MODELS {
+        let parents = [-1, 0, 0, 1, 2, 2, 4, 3, 6, 0];
+        verify_equals_decode(name, &tokens(10, 8), &parents, &[0, 2, 4, 6, 8]);
+    }
+}
+
+#[test]
+fn a_restored_sequence_continues_identically() {
+    for name in MODELS {
+        let mut model = open(data().join(name));
+        let sequence = prefill(&mut model, &tokens(64, 9));
+        one_by_one(&mut model, sequence, &tokens(7, 10));
+        let snapshot = model.snapshot(sequence).unwrap();
+        let rest = tokens(6, 11);
+        let expected = one_by_one(&mut model, sequence, &rest);
+        let restored = model.restore(&snapshot).unwrap();
+        assert_eq!(model.sequence_len(restored).unwrap(), 71);
+        assert_eq!(
+            bits(&one_by_one(&mut model, restored, &rest)),
+            bits(&expected),
+            "{name}"
+        );
+        let mut fresh = open(data().join(name));
+        let restored = fresh.restore(&snapshot).unwrap();
+        assert_eq!(
+            bits(&one_by_one(&mut fresh, restored, &rest)),
+            bits(&expected),
+            "{name}: other process"
+        );
+    }
+}
+
+#[test]
+fn only_wanted_rows_have_logits() {
+    let mut model = open(data().join(MODELS[0]));
+    let (a, b) = (
+        model.create_sequence().unwrap(),
+        model.create_sequence().unwrap(),
+    );
+    let mut first = chain(a, &tokens(5, 1));
+    let mut second = chain(b, &tokens(6, 2));
+    let all = model
+        .forward(&batch(vec![first.clone(), second.clone()]))
+        .unwrap();
+    model.free_sequence(a).unwrap();
+    model.free_sequence(b).unwrap();
+    first.sequence = model.create_sequence().unwrap();
+    second.sequence = model.create_sequence().unwrap();
+    first.logits = LogitsWanted::None;
+    second.logits = LogitsWanted::Last;
+    let last = model.forward(&batch(vec![first, second])).unwrap();
+    assert_eq!(last.rows.len(), 1);
+    assert_eq!(bits(&last.logits), bits(all.logits_of(1, 5).unwrap()));
+}

@@ -22,6 +22,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let file = session::open(&args.model)?;
     let device = session::device(&args.model)?;
     let mut model = session::load(&file, &args.model, device.clone())?;
+    let bandwidth = device.read_bandwidth();
     let mut rows = Vec::new();
     for &n in &args.pp {
         rows.push(measure(format!("pp{n}"), n, args.repetitions, || {
@@ -45,29 +46,32 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             .collect();
         println!(
             "{}",
-            json!({"model": name, "file_bytes": file.file_len(), "device": device.name(), "results": rows})
+            json!({"model": name, "file_bytes": file.file_len(), "device": device.name(), "read_bytes_per_second": bandwidth, "results": rows})
         );
         return Ok(());
     }
     println!(
-        "model  {name} ({:.1} MB)\ndevice {}\n",
+        "model  {name} ({:.1} MB)\ndevice {}",
         file.file_len() as f64 / 1e6,
         device.name()
     );
-    println!("| test   |    tok/s | +- half range |  GB/s of weights |");
-    println!("| ------ | -------: | ------------: | ---------------: |");
+    println!("memory {:.1} GB/s read\n", bandwidth / 1e9);
+    println!("| test   |    tok/s | +- half range | GB/s of weights | share |");
+    println!("| ------ | -------: | ------------: | --------------: | ----: |");
     for row in rows {
-        let gigabytes = if row.test.starts_with("tg") {
-            format!(
-                "{:.1}",
-                row.tokens_per_second * file.file_len() as f64 / 1e9
+        // Every decoded token reads all weights once; a prompt reads them once for many tokens.
+        let (gigabytes, share) = if row.test.starts_with("tg") {
+            let rate = row.tokens_per_second * file.file_len() as f64;
+            (
+                format!("{:.1}", rate / 1e9),
+                format!("{:.0} %", rate / bandwidth * 100.0),
             )
         } else {
-            "-".to_owned()
+            ("-".to_owned(), "-".to_owned())
         };
         println!(
-            "| {:6} | {:8.1} | {:13.1} | {:>16} |",
-            row.test, row.tokens_per_second, row.spread, gigabytes
+            "| {:6} | {:8.1} | {:13.1} | {gigabytes:>15} | {share:>5} |",
+            row.test, row.tokens_per_second, row.spread
         );
     }
     Ok(())

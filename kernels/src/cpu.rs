@@ -11,6 +11,7 @@
 )]
 
 mod attention;
+mod bandwidth;
 mod delta_net;
 mod lanes;
 mod matmul;

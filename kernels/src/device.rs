@@ -307,6 +307,9 @@ pub trait Device: Send + Sync {
     /// Name and instruction set or chip, for people.
     fn name(&self) -> String;
 
+    /// Bytes a second that this device reads from memory, measured now (takes about a second).
+    fn read_bandwidth(&self) -> f64;
+
     /// Brings a matrix into the device's layout.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use tensor::DType;
 use crate::buffer::Buffer;
 use crate::cpu::CpuDevice;
 use crate::cpu::attention::{self, Attend};
+use crate::cpu::bandwidth;
 use crate::cpu::delta_net::{self, Prepared, Recur, Weights};
 use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store, quantise_row};
 use crate::cpu::pack::{Layout, PackedMatrix};
@@ -217,6 +218,10 @@ impl Device for CpuDevice {
             self.tier.name(),
             self.pool.threads()
         )
+    }
+
+    fn read_bandwidth(&self) -> f64 {
+        bandwidth::measure(self)
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {

@@ -1,0 +1,3 @@
+//! The JSON of the OpenAI API, checked.
+
+#![forbid(unsafe_code)]

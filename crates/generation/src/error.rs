@@ -1,0 +1,46 @@
+//! Why a request is not answered.
+
+use sampling::SamplingError;
+
+/// Why a request is refused, or ends early.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GenerateError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// No room for even one new token.
+    #[error(
+        "the prompt has {prompt_tokens} tokens; the context holds {context_length}, prompt and answer together"
+    )]
+    PromptTooLong {
+        /// Length of the prompt.
+        prompt_tokens: usize,
+        /// Tokens that a sequence can hold.
+        context_length: usize,
+    },
+    /// An id outside the vocabulary.
+    #[error("{field}: token id {token} is outside the vocabulary of {vocab_size}")]
+    UnknownToken {
+        /// Where it stands.
+        field: &'static str,
+        /// The id.
+        token: u32,
+        /// Tokens there are.
+        vocab_size: u32,
+    },
+    /// A sampling parameter out of range.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// As many requests wait as may.
+    #[error("{limit} requests are waiting already")]
+    QueueFull {
+        /// How many may wait.
+        limit: usize,
+    },
+    /// The worker is going down.
+    #[error("the worker is shutting down")]
+    ShuttingDown,
+    /// The model could not compute a step.
+    #[error("the model could not go on: {0}")]
+    Model(String),
+}

@@ -1,0 +1,13 @@
+//! What a generate call asks for and what it answers. Knows no text, no transport and no device.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod event;
+mod request;
+mod worker;
+
+pub use error::GenerateError;
+pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
+pub use request::GenerateRequest;
+pub use worker::{ModelDescription, WorkerStats};

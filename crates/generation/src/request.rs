@@ -1,0 +1,61 @@
+//! What is asked for.
+
+use sampling::SamplingParams;
+
+use crate::error::GenerateError;
+use crate::worker::ModelDescription;
+
+/// A prompt to continue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateRequest {
+    /// Names the request in the logs of all processes.
+    pub request_id: String,
+    /// Token ids.
+    pub prompt: Vec<u32>,
+    /// New tokens at most; the context may end the answer earlier.
+    pub max_tokens: u32,
+    /// Tokens before which no stop token is chosen.
+    pub min_tokens: u32,
+    /// Tokens that end the answer; the one that did is part of it.
+    pub stop_ids: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Whether the log-probability of each chosen token is wanted.
+    pub logprobs: bool,
+    /// Most likely tokens wanted beside each chosen one.
+    pub top_logprobs: u32,
+}
+
+impl GenerateRequest {
+    /// Says whether `model` can run it.
+    ///
+    /// # Errors
+    /// An empty or overlong prompt, an id outside the vocabulary, a sampling parameter out of range.
+    pub fn check(&self, model: &ModelDescription) -> Result<(), GenerateError> {
+        if self.prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        if self.prompt.len() >= model.context_length as usize {
+            return Err(GenerateError::PromptTooLong {
+                prompt_tokens: self.prompt.len(),
+                context_length: model.context_length as usize,
+            });
+        }
+        let prompt = self.prompt.iter().map(|&token| ("prompt", token));
+        let stops = self.stop_ids.iter().map(|&token| ("stop_ids", token));
+        let biases = self.sampling.logit_bias.iter();
+        let biases = biases.map(|&(token, _)| ("logit_bias", token));
+        let foreign = prompt
+            .chain(stops)
+            .chain(biases)
+            .find(|&(_, token)| token >= model.vocab_size);
+        if let Some((field, token)) = foreign {
+            return Err(GenerateError::UnknownToken {
+                field,
+                token,
+                vocab_size: model.vocab_size,
+            });
+        }
+        Ok(self.sampling.validate()?)
+    }
+}

@@ -1,0 +1,37 @@
+//! What a worker says of itself.
+
+/// The model that a worker has loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelDescription {
+    /// `general.name` of the model file, or its file name.
+    pub name: String,
+    /// Architecture as the model file names it.
+    pub architecture: String,
+    /// Tokens that one sequence can hold, prompt and answer together.
+    pub context_length: u32,
+    /// Tokens there are.
+    pub vocab_size: u32,
+    /// Sequences decoded at a time; more wait.
+    pub max_sequences: u32,
+    /// Device, for people.
+    pub device: String,
+}
+
+/// Counters since the worker's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerStats {
+    /// Sequences being decoded now.
+    pub running_sequences: u32,
+    /// Requests waiting now.
+    pub queued_requests: u32,
+    /// Prompt tokens computed.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Forward passes.
+    pub steps: u64,
+    /// Requests answered to their end.
+    pub finished_requests: u64,
+    /// Requests whose client left.
+    pub cancelled_requests: u64,
+}

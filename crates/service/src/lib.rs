@@ -1,0 +1,3 @@
+//! What every role needs to run: configuration, telemetry, gRPC server, shutdown.
+
+#![forbid(unsafe_code)]

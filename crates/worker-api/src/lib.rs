@@ -1,0 +1,3 @@
+//! Generate calls over gRPC: conversions, client, status codes.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,10 @@
+//! Compiles the contracts with a protobuf compiler written in Rust, so that no protoc is needed.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=tandem");
+    let contracts = protox::compile(["tandem/target/v1/target.proto"], ["."])?;
+    tonic_prost_build::configure().compile_fds(contracts)?;
+    Ok(())
+}

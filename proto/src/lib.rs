@@ -1,0 +1,12 @@
+//! The gRPC contracts between the processes, and the code generated from them.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "the .proto files are the documentation")]
+
+/// A target worker: `tandem/target/v1/target.proto`.
+pub mod target {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tandem.target.v1");
+    }
+}

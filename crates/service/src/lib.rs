@@ -1,3 +1,17 @@
-//! What every role needs to run: configuration, telemetry, gRPC server, shutdown.
+//! What every role needs to run: endpoints, configuration layers, telemetry, a gRPC server with health, shutdown.
 
 #![forbid(unsafe_code)]
+
+mod config;
+mod endpoint;
+mod error;
+mod grpc;
+mod shutdown;
+mod telemetry;
+
+pub use config::load_config;
+pub use endpoint::Endpoint;
+pub use error::ServiceError;
+pub use grpc::{GrpcListener, GrpcService, serve_grpc};
+pub use shutdown::cancel_on_signal;
+pub use telemetry::init_telemetry;

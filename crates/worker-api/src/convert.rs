@@ -1,0 +1,282 @@
+//! Domain types to messages and back. A message is foreign input: what it leaves out is an error, not a default.
+
+use generation::{
+    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
+    WorkerStats,
+};
+use proto::target::v1 as wire;
+use sampling::SamplingParams;
+
+use crate::error::WorkerError;
+
+pub(crate) fn request_to_proto(request: GenerateRequest) -> wire::GenerateRequest {
+    let sampling = request.sampling;
+    wire::GenerateRequest {
+        request_id: request.request_id,
+        prompt: request.prompt,
+        max_tokens: request.max_tokens,
+        min_tokens: request.min_tokens,
+        stop_ids: request.stop_ids,
+        sampling: Some(wire::Sampling {
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            min_p: sampling.min_p,
+            repetition_penalty: sampling.repetition_penalty,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            repetition_window: u32::try_from(sampling.repetition_window).unwrap_or(u32::MAX),
+            seed: sampling.seed,
+            logit_bias: sampling
+                .logit_bias
+                .into_iter()
+                .map(|(token, bias)| wire::LogitBias { token, bias })
+                .collect(),
+        }),
+        logprobs: request.logprobs,
+        top_logprobs: request.top_logprobs,
+    }
+}
+
+/// A request as the worker takes it; `GenerateRequest::check` says whether its values make sense.
+///
+/// # Errors
+/// The sampling parameters are missing.
+pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequest, WorkerError> {
+    let sampling = request
+        .sampling
+        .ok_or_else(|| WorkerError::Invalid("GenerateRequest.sampling is missing".to_owned()))?;
+    Ok(GenerateRequest {
+        request_id: request.request_id,
+        prompt: request.prompt,
+        max_tokens: request.max_tokens,
+        min_tokens: request.min_tokens,
+        stop_ids: request.stop_ids,
+        sampling: SamplingParams {
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            min_p: sampling.min_p,
+            repetition_penalty: sampling.repetition_penalty,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            repetition_window: sampling.repetition_window as usize,
+            logit_bias: sampling
+                .logit_bias
+                .into_iter()
+                .map(|entry| (entry.token, entry.bias))
+                .collect(),
+            seed: sampling.seed,
+        },
+        logprobs: request.logprobs,
+        top_logprobs: request.top_logprobs,
+    })
+}
+
+/// An event as it goes over the wire.
+#[must_use]
+pub fn event_to_proto(event: GenerateEvent) -> wire::GenerateEvent {
+    use wire::generate_event::Event;
+    let event = match event {
+        GenerateEvent::Started {
+            prompt_tokens,
+            cached_tokens,
+        } => Event::Started(wire::Started {
+            prompt_tokens,
+            cached_tokens,
+        }),
+        GenerateEvent::Token(token) => Event::Token(wire::Token {
+            id: token.id,
+            logprob: token.logprob,
+            top: token
+                .top
+                .into_iter()
+                .map(|top| wire::TopToken {
+                    id: top.id,
+                    logprob: top.logprob,
+                })
+                .collect(),
+        }),
+        GenerateEvent::Finished { reason, timings } => Event::Finished(wire::Finished {
+            reason: match reason {
+                FinishReason::Stop => wire::finished::Reason::Stop,
+                FinishReason::Length => wire::finished::Reason::Length,
+            }
+            .into(),
+            timings: Some(wire::Timings {
+                prompt_tokens: timings.prompt_tokens,
+                prompt_ms: timings.prompt_ms,
+                generated_tokens: timings.generated_tokens,
+                generated_ms: timings.generated_ms,
+            }),
+        }),
+    };
+    wire::GenerateEvent { event: Some(event) }
+}
+
+pub(crate) fn event_from_proto(event: wire::GenerateEvent) -> Result<GenerateEvent, WorkerError> {
+    use wire::generate_event::Event;
+    let event = event
+        .event
+        .ok_or_else(|| WorkerError::Internal("an event without content".to_owned()))?;
+    Ok(match event {
+        Event::Started(started) => GenerateEvent::Started {
+            prompt_tokens: started.prompt_tokens,
+            cached_tokens: started.cached_tokens,
+        },
+        Event::Token(token) => GenerateEvent::Token(Token {
+            id: token.id,
+            logprob: token.logprob,
+            top: token
+                .top
+                .into_iter()
+                .map(|top| TopToken {
+                    id: top.id,
+                    logprob: top.logprob,
+                })
+                .collect(),
+        }),
+        Event::Finished(finished) => GenerateEvent::Finished {
+            reason: match finished.reason() {
+                wire::finished::Reason::Stop => FinishReason::Stop,
+                wire::finished::Reason::Length => FinishReason::Length,
+                wire::finished::Reason::Unspecified => {
+                    let message = format!("finish reason {} is not known", finished.reason);
+                    return Err(WorkerError::Internal(message));
+                }
+            },
+            timings: timings_from_proto(&finished.timings.unwrap_or_default()),
+        },
+    })
+}
+
+fn timings_from_proto(timings: &wire::Timings) -> Timings {
+    Timings {
+        prompt_tokens: timings.prompt_tokens,
+        prompt_ms: timings.prompt_ms,
+        generated_tokens: timings.generated_tokens,
+        generated_ms: timings.generated_ms,
+    }
+}
+
+/// A description as it goes over the wire.
+#[must_use]
+pub fn description_to_proto(model: &ModelDescription) -> wire::ModelDescription {
+    wire::ModelDescription {
+        name: model.name.clone(),
+        architecture: model.architecture.clone(),
+        context_length: model.context_length,
+        vocab_size: model.vocab_size,
+        max_sequences: model.max_sequences,
+        device: model.device.clone(),
+    }
+}
+
+pub(crate) fn description_from_proto(model: wire::ModelDescription) -> ModelDescription {
+    ModelDescription {
+        name: model.name,
+        architecture: model.architecture,
+        context_length: model.context_length,
+        vocab_size: model.vocab_size,
+        max_sequences: model.max_sequences,
+        device: model.device,
+    }
+}
+
+/// Counters as they go over the wire.
+#[must_use]
+pub fn stats_to_proto(stats: WorkerStats) -> wire::WorkerStats {
+    wire::WorkerStats {
+        running_sequences: stats.running_sequences,
+        queued_requests: stats.queued_requests,
+        prompt_tokens: stats.prompt_tokens,
+        generated_tokens: stats.generated_tokens,
+        steps: stats.steps,
+        finished_requests: stats.finished_requests,
+        cancelled_requests: stats.cancelled_requests,
+    }
+}
+
+pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
+    WorkerStats {
+        running_sequences: stats.running_sequences,
+        queued_requests: stats.queued_requests,
+        prompt_tokens: stats.prompt_tokens,
+        generated_tokens: stats.generated_tokens,
+        steps: stats.steps,
+        finished_requests: stats.finished_requests,
+        cancelled_requests: stats.cancelled_requests,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_back_as_they_went() {
+        let request = GenerateRequest {
+            request_id: "r".to_owned(),
+            prompt: vec![1, 2],
+            max_tokens: 3,
+            min_tokens: 1,
+            stop_ids: vec![4],
+            sampling: SamplingParams {
+                temperature: 0.5,
+                top_p: 0.9,
+                top_k: 5,
+                min_p: 0.1,
+                repetition_penalty: 1.1,
+                presence_penalty: 0.2,
+                frequency_penalty: 0.3,
+                repetition_window: 64,
+                logit_bias: vec![(6, -1.5)],
+                seed: u64::MAX,
+            },
+            logprobs: true,
+            top_logprobs: 2,
+        };
+        let back = request_from_proto(request_to_proto(request.clone())).unwrap();
+        assert_eq!(back, request);
+    }
+
+    #[test]
+    fn events_come_back_as_they_went() {
+        let top = vec![TopToken {
+            id: 8,
+            logprob: -0.5,
+        }];
+        let events = [
+            GenerateEvent::Started {
+                prompt_tokens: 4,
+                cached_tokens: 2,
+            },
+            GenerateEvent::Token(Token {
+                id: 7,
+                logprob: -0.25,
+                top,
+            }),
+            GenerateEvent::Finished {
+                reason: FinishReason::Length,
+                timings: Timings {
+                    prompt_tokens: 4,
+                    prompt_ms: 1.5,
+                    generated_tokens: 9,
+                    generated_ms: 2.5,
+                },
+            },
+        ];
+        for event in events {
+            assert_eq!(
+                event_from_proto(event_to_proto(event.clone())).unwrap(),
+                event
+            );
+        }
+    }
+
+    #[test]
+    fn empty_messages_are_errors() {
+        assert!(request_from_proto(wire::GenerateRequest::default()).is_err());
+        assert!(event_from_proto(wire::GenerateEvent::default()).is_err());
+    }
+}

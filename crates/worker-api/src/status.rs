@@ -1,0 +1,89 @@
+//! Errors to gRPC status codes and back.
+
+use generation::GenerateError;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::error::WorkerError;
+
+/// Tells apart what one status code cannot.
+const DETAIL: &str = "tandem-error";
+const PROMPT_TOO_LONG: &str = "prompt-too-long";
+
+/// The status that a worker answers with.
+#[must_use]
+pub fn to_status(error: &GenerateError) -> Status {
+    let code = match error {
+        GenerateError::EmptyPrompt
+        | GenerateError::PromptTooLong { .. }
+        | GenerateError::UnknownToken { .. }
+        | GenerateError::Sampling(_) => Code::InvalidArgument,
+        GenerateError::QueueFull { .. } => Code::ResourceExhausted,
+        GenerateError::ShuttingDown => Code::Unavailable,
+        GenerateError::Model(_) => Code::Internal,
+    };
+    let mut status = Status::new(code, error.to_string());
+    if matches!(error, GenerateError::PromptTooLong { .. }) {
+        let detail = MetadataValue::from_static(PROMPT_TOO_LONG);
+        status.metadata_mut().insert(DETAIL, detail);
+    }
+    status
+}
+
+impl From<Status> for WorkerError {
+    fn from(status: Status) -> Self {
+        let message = status.message().to_owned();
+        let detail = status.metadata().get(DETAIL);
+        match status.code() {
+            Code::InvalidArgument if detail.is_some_and(|detail| detail == PROMPT_TOO_LONG) => {
+                Self::PromptTooLong(message)
+            }
+            Code::InvalidArgument | Code::NotFound | Code::OutOfRange => Self::Invalid(message),
+            Code::ResourceExhausted => Self::QueueFull(message),
+            // tonic reports a connection that broke in the middle of a stream as Unknown or Cancelled.
+            Code::Unavailable
+            | Code::Unknown
+            | Code::Cancelled
+            | Code::Aborted
+            | Code::DeadlineExceeded => {
+                Self::Unavailable(format!("the target worker is not available: {message}"))
+            }
+            _ => Self::Internal(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use generation::GenerateError;
+
+    use super::to_status;
+    use crate::error::WorkerError;
+
+    #[test]
+    fn errors_keep_their_kind_and_words_over_the_wire() {
+        let check = |error: GenerateError, expected: fn(String) -> WorkerError| {
+            let message = error.to_string();
+            let back = WorkerError::from(to_status(&error));
+            match back {
+                WorkerError::Unavailable(got) => assert!(got.contains(&message), "{got}"),
+                other => assert_eq!(other, expected(message)),
+            }
+        };
+        check(GenerateError::EmptyPrompt, WorkerError::Invalid);
+        let too_long = GenerateError::PromptTooLong {
+            prompt_tokens: 9,
+            context_length: 8,
+        };
+        check(too_long, WorkerError::PromptTooLong);
+        check(
+            GenerateError::QueueFull { limit: 3 },
+            WorkerError::QueueFull,
+        );
+        check(GenerateError::ShuttingDown, WorkerError::Unavailable);
+        check(
+            GenerateError::Model("page table".to_owned()),
+            WorkerError::Internal,
+        );
+    }
+}

@@ -86,6 +86,12 @@ impl Cache {
         self.pool.free_pages()
     }
 
+    /// Pages that a sequence of `tokens` tokens holds.
+    #[must_use]
+    pub fn pages_for(&self, tokens: usize) -> usize {
+        pages_for(tokens)
+    }
+
     /// Sequences that could still be created.
     #[must_use]
     pub fn free_sequences(&self) -> usize {

@@ -1,3 +1,28 @@
 //! Sequences to steps: schedules prefill and decode, owns the model thread.
+//!
+//! [`Engine::start`] moves a model onto a thread of its own. An [`EngineHandle`] is the async side: a request goes in,
+//! a [`GenerateStream`] comes back, and dropping the stream cancels the request. Each step is one forward pass over
+//! all running sequences: a row for every one that decodes, and a bounded piece of the prompts that are being
+//! prefilled. What a sequence generates does not depend on its company.
 
 #![forbid(unsafe_code)]
+
+mod choice;
+mod clock;
+mod config;
+mod counters;
+mod engine;
+mod error;
+mod handle;
+mod queue;
+mod runner;
+mod scheduler;
+mod sequence;
+mod shared;
+mod stream;
+
+pub use config::EngineConfig;
+pub use engine::Engine;
+pub use error::ConfigError;
+pub use handle::EngineHandle;
+pub use stream::GenerateStream;

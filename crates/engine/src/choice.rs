@@ -1,0 +1,125 @@
+//! Choosing a token from a row of logits.
+
+use generation::{GenerateRequest, Token, TopToken};
+use sampling::{Sampler, Scratch, logprob, top_logprobs};
+
+/// Buffers reused from draw to draw.
+#[derive(Debug, Default)]
+pub(crate) struct Chooser {
+    scratch: Scratch,
+    /// A row without its stop tokens.
+    masked: Vec<f32>,
+}
+
+impl Chooser {
+    /// Draws the token that follows `generated`. Log-probabilities are of `logits` (\[vocab\]) as they came.
+    pub(crate) fn choose(
+        &mut self,
+        request: &GenerateRequest,
+        sampler: &Sampler,
+        logits: &[f32],
+        generated: &[u32],
+    ) -> Token {
+        let Self { scratch, masked } = self;
+        let row = if generated.len() < request.min_tokens as usize {
+            mask(masked, logits, &request.stop_ids)
+        } else {
+            logits
+        };
+        // The draw is keyed by its place in the answer, so it does not matter which step makes it.
+        let id = sampler.sample_token(row, generated, generated.len() as u64, scratch);
+        let logprob = if request.logprobs {
+            logprob(logits, id)
+        } else {
+            0.0
+        };
+        let top = top(logits, request.top_logprobs as usize);
+        Token { id, logprob, top }
+    }
+}
+
+/// Copies `logits` to `masked` with `stop_ids` made impossible.
+fn mask<'a>(masked: &'a mut Vec<f32>, logits: &[f32], stop_ids: &[u32]) -> &'a [f32] {
+    masked.clear();
+    masked.extend_from_slice(logits);
+    for &stop in stop_ids {
+        if let Some(logit) = masked.get_mut(stop as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+    masked
+}
+
+fn top(logits: &[f32], wanted: usize) -> Vec<TopToken> {
+    if wanted == 0 {
+        return Vec::new();
+    }
+    top_logprobs(logits, wanted)
+        .into_iter()
+        .map(|(id, logprob)| TopToken { id, logprob })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sampling::SamplingParams;
+
+    const LOGITS: [f32; 4] = [1.0, 4.0, 3.0, 2.0];
+
+    fn request() -> GenerateRequest {
+        GenerateRequest {
+            request_id: "choice".to_owned(),
+            prompt: vec![0],
+            max_tokens: 8,
+            min_tokens: 0,
+            stop_ids: Vec::new(),
+            sampling: SamplingParams::default(),
+            logprobs: false,
+            top_logprobs: 0,
+        }
+    }
+
+    fn choose(request: &GenerateRequest, generated: &[u32]) -> Token {
+        let sampler = Sampler::new(request.sampling.clone());
+        Chooser::default().choose(request, &sampler, &LOGITS, generated)
+    }
+
+    #[test]
+    fn stop_tokens_are_impossible_before_min_tokens_only() {
+        let request = GenerateRequest {
+            min_tokens: 2,
+            stop_ids: vec![1, 2],
+            ..request()
+        };
+        assert_eq!(choose(&request, &[]).id, 3);
+        assert_eq!(choose(&request, &[3]).id, 3);
+        assert_eq!(choose(&request, &[3, 3]).id, 1);
+    }
+
+    #[test]
+    fn log_probabilities_are_of_the_raw_row() {
+        let mut request = GenerateRequest {
+            min_tokens: 1,
+            stop_ids: vec![1],
+            logprobs: true,
+            top_logprobs: 2,
+            ..request()
+        };
+        request.sampling.logit_bias = vec![(0, 50.0)];
+        let token = choose(&request, &[]);
+        // ln(e^1 + e^4 + e^3 + e^2) = 4.440190.
+        let near = |logprob: f32, expected: f32| (logprob - expected).abs() < 1e-5;
+        assert_eq!(token.id, 0);
+        assert!(near(token.logprob, 1.0 - 4.440_19), "{token:?}");
+        assert_eq!((token.top[0].id, token.top[1].id), (1, 2));
+        assert!(near(token.top[0].logprob, 4.0 - 4.440_19), "{token:?}");
+        assert!(near(token.top[1].logprob, 3.0 - 4.440_19), "{token:?}");
+    }
+
+    #[test]
+    fn log_probabilities_are_left_out_unless_wanted() {
+        let token = choose(&request(), &[]);
+        assert_eq!((token.id, token.logprob, token.top.len()), (1, 0.0, 0));
+    }
+}

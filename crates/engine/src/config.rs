@@ -1,0 +1,109 @@
+//! Sizes of an engine, held against the model before anything runs.
+
+use generation::ModelDescription;
+use models::Model;
+
+use crate::error::ConfigError;
+
+/// Sizes of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Sequences that run at a time. Fewer run where their pages are promised to others.
+    pub max_sequences: usize,
+    /// Requests that may wait beyond those that there is a place for; one more is refused.
+    pub queue_len: usize,
+    /// Tokens that one sequence can hold, prompt and answer together.
+    pub context_length: usize,
+    /// Prompt tokens computed in a step, of all sequences together; fewer where the model's batch has no more rows.
+    /// More finish a prompt sooner, fewer keep the sequences that decode beside it quick.
+    pub prefill_chunk_tokens: usize,
+}
+
+impl EngineConfig {
+    /// Says whether `model` can run with these sizes, and whether `description` tells the same.
+    pub(crate) fn check(
+        &self,
+        model: &Model,
+        description: &ModelDescription,
+    ) -> Result<(), ConfigError> {
+        for (field, value) in [
+            ("max_sequences", self.max_sequences),
+            ("queue_len", self.queue_len),
+            ("context_length", self.context_length),
+            ("prefill_chunk_tokens", self.prefill_chunk_tokens),
+        ] {
+            if value == 0 {
+                return Err(ConfigError::Zero { field });
+            }
+        }
+        self.check_model(model)?;
+        let vocab_size = model.config().vocab_size;
+        for (field, described, expected) in [
+            (
+                "context_length",
+                description.context_length,
+                self.context_length,
+            ),
+            (
+                "max_sequences",
+                description.max_sequences,
+                self.max_sequences,
+            ),
+            ("vocab_size", description.vocab_size, vocab_size),
+        ] {
+            if described as usize != expected {
+                return Err(ConfigError::Description {
+                    field,
+                    described,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_model(&self, model: &Model) -> Result<(), ConfigError> {
+        let cache = model.cache();
+        let fits = |field, got, limit, of| {
+            if got <= limit {
+                Ok(())
+            } else {
+                Err(ConfigError::TooLarge {
+                    field,
+                    got,
+                    limit,
+                    of,
+                })
+            }
+        };
+        fits(
+            "max_sequences",
+            self.max_sequences,
+            cache.free_sequences(),
+            "sequences",
+        )?;
+        // A row for every sequence, so that none waits for another's turn.
+        fits(
+            "max_sequences",
+            self.max_sequences,
+            model.max_batch_rows(),
+            "batch rows",
+        )?;
+        fits(
+            "context_length",
+            self.context_length,
+            model.config().context_length,
+            "tokens of context",
+        )?;
+        // The first request of the queue must be able to run alone.
+        let needed = cache.pages_for(self.context_length);
+        if needed > cache.num_pages() {
+            return Err(ConfigError::TooFewPages {
+                context_length: self.context_length,
+                needed,
+                pages: cache.num_pages(),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! The async side of an engine.
+
+use std::sync::Arc;
+
+use generation::{GenerateError, GenerateRequest, ModelDescription, WorkerStats};
+
+use crate::shared::Shared;
+use crate::stream::GenerateStream;
+
+/// Sends requests to an engine. Clones speak to the same one; none keeps it running.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    shared: Arc<Shared>,
+}
+
+impl EngineHandle {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Asks for an answer. Never waits: the request is refused at once, or its events come on the stream.
+    ///
+    /// # Errors
+    /// As [`GenerateRequest::check`]; [`GenerateError::QueueFull`]; [`GenerateError::ShuttingDown`];
+    /// [`GenerateError::Model`] where the engine thread is gone.
+    pub fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+        request.check(&self.shared.description)?;
+        self.shared.push(request)
+    }
+
+    /// What has been done so far. An event that was received is counted already.
+    #[must_use]
+    pub fn stats(&self) -> WorkerStats {
+        self.shared.stats()
+    }
+
+    /// The model that answers.
+    #[must_use]
+    pub fn description(&self) -> &ModelDescription {
+        &self.shared.description
+    }
+
+    /// Whether the engine thread runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.shared.is_alive()
+    }
+
+    /// Returns when the engine thread has ended, by shutdown or by a panic.
+    pub async fn closed(&self) {
+        self.shared.closed().await;
+    }
+}

@@ -1,0 +1,79 @@
+use super::*;
+use Need::{Decode, Prefill};
+
+/// Shares as (sequence, rows).
+fn check(needs: &[Need], chunk: usize, max_rows: usize, expected: &[(usize, usize)]) {
+    let limits = StepLimits {
+        max_batch_rows: max_rows,
+        prefill_chunk_tokens: chunk,
+    };
+    let shares: Vec<_> = share_rows(needs, limits)
+        .into_iter()
+        .map(|share| (share.sequence, share.rows))
+        .collect();
+    assert_eq!(
+        shares, expected,
+        "{needs:?}, chunk {chunk}, {max_rows} rows"
+    );
+}
+
+fn prompt(tokens: usize) -> Need {
+    Prefill { tokens }
+}
+
+#[test]
+fn nobody_gets_nothing() {
+    check(&[], 8, 8, &[]);
+}
+
+#[test]
+fn every_decoding_sequence_has_a_row_beside_any_prompt() {
+    let needs = [Decode, prompt(1000), Decode, Decode];
+    check(&needs, 16, 64, &[(0, 1), (1, 16), (2, 1), (3, 1)]);
+    check(&needs, 1000, 8, &[(0, 1), (1, 5), (2, 1), (3, 1)]);
+    check(&needs, 1000, 4, &[(0, 1), (1, 1), (2, 1), (3, 1)]);
+    check(&needs, 1000, 3, &[(0, 1), (2, 1), (3, 1)]);
+}
+
+#[test]
+fn prompts_share_the_chunk_in_order_of_arrival() {
+    let needs = [prompt(5), prompt(20), prompt(3)];
+    check(&needs, 16, 64, &[(0, 5), (1, 11)]);
+    check(&needs, 28, 64, &[(0, 5), (1, 20), (2, 3)]);
+    check(&needs, 28, 10, &[(0, 5), (1, 5)]);
+    check(&needs, 4, 64, &[(0, 4)]);
+}
+
+/// All small cases: no step is over its bounds, and none is empty while somebody needs rows.
+#[test]
+fn steps_stay_in_bounds_and_never_stall() {
+    for code in 0..4usize.pow(4) {
+        let needs: Vec<_> = (0..4)
+            .map(|place| match code / 4usize.pow(place) % 4 {
+                0 => Decode,
+                tokens => prompt(tokens * 3),
+            })
+            .collect();
+        for (chunk, max_rows) in [(1, 4), (4, 5), (7, 30), (100, 9)] {
+            let limits = StepLimits {
+                max_batch_rows: max_rows,
+                prefill_chunk_tokens: chunk,
+            };
+            let shares = share_rows(&needs, limits);
+            let rows = |decode| -> usize {
+                let of = shares
+                    .iter()
+                    .filter(|share| (needs[share.sequence] == Decode) == decode);
+                of.map(|share| share.rows).sum()
+            };
+            let decoding = needs.iter().filter(|need| **need == Decode).count();
+            assert_eq!(rows(true), decoding, "{needs:?}");
+            assert!(rows(false) <= chunk, "{needs:?}: {shares:?}");
+            assert!(
+                rows(true) + rows(false) <= max_rows,
+                "{needs:?}: {shares:?}"
+            );
+            assert!(shares.iter().all(|share| share.rows > 0) && !shares.is_empty());
+        }
+    }
+}

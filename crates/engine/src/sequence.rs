@@ -1,0 +1,191 @@
+//! One running request.
+
+use generation::{FinishReason, GenerateError, GenerateEvent, GenerateRequest, Timings};
+use models::{BatchSegment, LogitsWanted, SequenceId};
+use sampling::Sampler;
+
+use crate::choice::Chooser;
+use crate::clock::Clock;
+use crate::queue::Waiting;
+use crate::scheduler::Need;
+use crate::stream::EventSender;
+
+/// New tokens that a request may get: what it asks for, or what the context leaves beside the prompt.
+pub(crate) fn new_tokens_limit(request: &GenerateRequest, context_length: usize) -> usize {
+    let room = context_length.saturating_sub(request.prompt.len());
+    room.min(request.max_tokens as usize)
+}
+
+/// Why a sequence gives its place back.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The answer is complete.
+    Finished(FinishReason),
+    /// It cannot be completed.
+    Failed(GenerateError),
+    /// Nobody listens.
+    Cancelled,
+}
+
+/// What a sequence holds of the model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub id: SequenceId,
+    /// Pages promised to it.
+    pub pages: usize,
+}
+
+/// A request with a place in the model.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub place: Place,
+    request: GenerateRequest,
+    events: EventSender,
+    sampler: Sampler,
+    /// Prompt, then what was generated.
+    tokens: Vec<u32>,
+    prompt_len: usize,
+    /// Leading tokens that the model has seen.
+    fed: usize,
+    /// Length at which the answer is cut.
+    max_len: usize,
+    ending: Option<Ending>,
+    clock: Clock,
+}
+
+impl Sequence {
+    /// Starts the request's clock and says so to the caller.
+    pub(crate) fn start(waiting: Waiting, place: Place, max_new_tokens: usize) -> Self {
+        let Waiting {
+            mut request,
+            events,
+        } = waiting;
+        let tokens = std::mem::take(&mut request.prompt);
+        let prompt_len = tokens.len();
+        let sequence = Self {
+            place,
+            sampler: Sampler::new(request.sampling.clone()),
+            request,
+            events,
+            tokens,
+            prompt_len,
+            fed: 0,
+            max_len: prompt_len + max_new_tokens,
+            ending: (max_new_tokens == 0).then_some(Ending::Finished(FinishReason::Length)),
+            clock: Clock::start(),
+        };
+        sequence.send(Ok(GenerateEvent::Started {
+            prompt_tokens: count(prompt_len),
+            cached_tokens: 0,
+        }));
+        sequence
+    }
+
+    /// Rows that the next step can give it.
+    pub(crate) fn need(&self) -> Need {
+        if self.fed < self.prompt_len {
+            Need::Prefill {
+                tokens: self.prompt_len - self.fed,
+            }
+        } else {
+            Need::Decode
+        }
+    }
+
+    /// The next `rows` tokens. Logits are wanted only where nothing is known to follow.
+    pub(crate) fn segment(&self, rows: usize) -> BatchSegment {
+        let end = self.fed + rows;
+        BatchSegment {
+            sequence: self.place.id,
+            tokens: self.tokens[self.fed..end].to_vec(),
+            parents: Vec::new(),
+            advance: true,
+            logits: if end == self.tokens.len() {
+                LogitsWanted::Last
+            } else {
+                LogitsWanted::None
+            },
+        }
+    }
+
+    /// The model has seen the segment of `rows` tokens; how many of them are of the prompt.
+    pub(crate) fn advance(&mut self, rows: usize) -> usize {
+        let prompt_tokens = self.prompt_len.saturating_sub(self.fed).min(rows);
+        self.fed += rows;
+        prompt_tokens
+    }
+
+    /// Chooses the token that `logits` (\[vocab\]) ask for and sends it.
+    pub(crate) fn extend(&mut self, logits: &[f32], chooser: &mut Chooser) {
+        let generated = &self.tokens[self.prompt_len..];
+        let token = chooser.choose(&self.request, &self.sampler, logits, generated);
+        self.clock.token();
+        self.tokens.push(token.id);
+        if self.request.stop_ids.contains(&token.id) {
+            self.end(Ending::Finished(FinishReason::Stop));
+        } else if self.tokens.len() == self.max_len {
+            // The last token needs no place in the context: nothing follows it.
+            self.end(Ending::Finished(FinishReason::Length));
+        }
+        self.send(Ok(GenerateEvent::Token(token)));
+    }
+
+    /// Notes why it ends; what was noted first holds.
+    pub(crate) fn end(&mut self, ending: Ending) {
+        self.ending.get_or_insert(ending);
+    }
+
+    /// Ends it if its caller dropped the stream.
+    pub(crate) fn end_if_cancelled(&mut self) {
+        if self.events.is_closed() {
+            self.end(Ending::Cancelled);
+        }
+    }
+
+    /// Why it ends, if it does.
+    pub(crate) fn ending(&self) -> Option<&Ending> {
+        self.ending.as_ref()
+    }
+
+    /// Says how it ended. Its place has been given back already, so a caller can count on it.
+    pub(crate) fn say_ending(self) {
+        let Some(ending) = &self.ending else { return };
+        let timings = self.timings();
+        tracing::info!(
+            request_id = self.request.request_id,
+            prompt_tokens = self.prompt_len,
+            generated_tokens = timings.generated_tokens,
+            prompt_ms = timings.prompt_ms,
+            generated_ms = timings.generated_ms,
+            ?ending,
+            "request"
+        );
+        match ending {
+            Ending::Finished(reason) => self.send(Ok(GenerateEvent::Finished {
+                reason: *reason,
+                timings,
+            })),
+            Ending::Failed(error) => self.send(Err(error.clone())),
+            Ending::Cancelled => {}
+        }
+    }
+
+    fn timings(&self) -> Timings {
+        Timings {
+            prompt_tokens: count(self.fed.min(self.prompt_len)),
+            prompt_ms: self.clock.prompt_ms(),
+            generated_tokens: count(self.tokens.len() - self.prompt_len),
+            generated_ms: self.clock.generated_ms(),
+        }
+    }
+
+    fn send(&self, event: Result<GenerateEvent, GenerateError>) {
+        // Fails where the caller left, which the next step sees.
+        let _ = self.events.send(event);
+    }
+}
+
+/// Lengths are bounded by the context, which is a `u32`.
+fn count(tokens: usize) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
+}

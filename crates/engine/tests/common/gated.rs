@@ -1,0 +1,153 @@
+//! The CPU device behind a gate that every forward pass goes through.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use kernels::{
+    AttentionArgs, Buffer, CpuDevice, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError,
+    GatedLinearArgs, KvCommitArgs, LinearArgs, Matrix, MatrixSource,
+};
+
+#[derive(Debug, Default)]
+struct State {
+    /// Rows of each step that came to the gate.
+    rows: Vec<usize>,
+    /// Steps that may pass, counted from the start; `None`: all.
+    may_pass: Option<usize>,
+    broken: bool,
+}
+
+/// Stops steps before they compute. Open at first.
+#[derive(Debug, Default)]
+pub struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+
+    /// Lets `steps` steps pass, counted from the start.
+    pub fn pass(&self, steps: usize) {
+        self.change(|state| state.may_pass = Some(steps));
+    }
+
+    /// Lets every step pass.
+    pub fn open(&self) {
+        self.change(|state| state.may_pass = None);
+    }
+
+    /// Makes the next step that passes panic.
+    pub fn break_down(&self) {
+        self.change(|state| state.broken = true);
+    }
+
+    /// Returns when the step number `steps`, counted from 1, stands at the gate or has passed it.
+    pub fn wait_for(&self, steps: usize) {
+        let _state = self
+            .changed
+            .wait_while(self.state(), |state| state.rows.len() < steps)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+
+    /// Rows of each step so far.
+    pub fn rows(&self) -> Vec<usize> {
+        self.state().rows.clone()
+    }
+
+    fn step(&self, rows: usize) {
+        self.change(|state| state.rows.push(rows));
+        let stopped = |state: &mut State| {
+            let step = state.rows.len();
+            state.may_pass.is_some_and(|may_pass| step > may_pass)
+        };
+        let state = self
+            .changed
+            .wait_while(self.state(), stopped)
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(
+            !state.broken,
+            "the device broke down, as the test asked for"
+        );
+    }
+}
+
+/// A CPU device whose forward passes wait at a gate. Embedding is what each of them begins with.
+pub struct GatedDevice {
+    inner: CpuDevice,
+    gate: Arc<Gate>,
+}
+
+impl GatedDevice {
+    pub fn new(gate: Arc<Gate>) -> Self {
+        Self {
+            inner: CpuDevice::new(1).unwrap(),
+            gate,
+        }
+    }
+}
+
+impl Device for GatedDevice {
+    fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {
+        self.gate.step(ids.len());
+        self.inner.embed(table, ids, out);
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn read_bandwidth(&self) -> f64 {
+        self.inner.read_bandwidth()
+    }
+
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
+        self.inner.load_matrix(source)
+    }
+
+    fn zeros(&self, len: usize) -> Result<Buffer, DeviceError> {
+        self.inner.zeros(len)
+    }
+
+    fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {
+        self.inner.write(buffer, offset, values);
+    }
+
+    fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]) {
+        self.inner.read(buffer, offset, values);
+    }
+
+    fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
+        self.inner.gather_rows(x, row_len, rows, out);
+    }
+
+    fn linear(&self, args: LinearArgs<'_, '_>) {
+        self.inner.linear(args);
+    }
+
+    fn gated_linear(&self, args: GatedLinearArgs<'_>) {
+        self.inner.gated_linear(args);
+    }
+
+    fn attention(&self, args: AttentionArgs<'_>) {
+        self.inner.attention(args);
+    }
+
+    fn kv_commit(&self, args: KvCommitArgs<'_>) {
+        self.inner.kv_commit(args);
+    }
+
+    fn delta_net(&self, args: DeltaNetArgs<'_>) {
+        self.inner.delta_net(args);
+    }
+
+    fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
+        self.inner.delta_net_commit(args);
+    }
+}

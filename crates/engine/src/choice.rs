@@ -118,6 +118,21 @@ mod tests {
     }
 
     #[test]
+    fn the_draw_is_keyed_by_seed_and_place_in_the_answer() {
+        let mut request = request();
+        request.sampling.temperature = 1.0;
+        request.sampling.seed = 5;
+        let sampler = Sampler::new(request.sampling.clone());
+        for place in 0..20 {
+            let generated = vec![0; place];
+            let token = Chooser::default().choose(&request, &sampler, &[0.0; 4], &generated);
+            // Of four equal tokens, the one whose quarter the number falls into.
+            let quarter = (4.0 * sampling::uniform(5, place as u64)) as u32;
+            assert_eq!(token.id, quarter, "place {place}");
+        }
+    }
+
+    #[test]
     fn log_probabilities_are_left_out_unless_wanted() {
         let token = choose(&request(), &[]);
         assert_eq!((token.id, token.logprob, token.top.len()), (1, 0.0, 0));

@@ -132,7 +132,9 @@ async fn a_request_waits_for_pages_rather_than_failing_on_its_way() {
     let large = stand.handle.generate(request(&prompt(100, 1), 40)).unwrap();
     let middle = stand.handle.generate(request(&FIBONACCI, 80)).unwrap();
     let small = stand.handle.generate(request(&FIBONACCI, 10)).unwrap();
-    stand.until_at_gate(1).await;
+    // All are there before the second step.
+    stand.gate.pass(1);
+    stand.until_at_gate(2).await;
     let stats = stand.handle.stats();
     assert_eq!((stats.running_sequences, stats.queued_requests), (1, 2));
     stand.gate.open();

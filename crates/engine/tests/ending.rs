@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::gated::Gate;
 use common::{
-    CONFIG, FIBONACCI, FIBONACCI_ANSWER, collect, describe, load, request, start, within,
+    CONFIG, FIBONACCI, FIBONACCI_ANSWER, collect, describe, load, off_runtime, request, start,
+    within,
 };
 use engine::{ConfigError, Engine, EngineConfig, EngineHandle};
 use generation::{GenerateError, ModelDescription};
@@ -85,13 +86,13 @@ async fn shutdown_ends_what_is_late() {
     let queued = stand.handle.generate(request(&FIBONACCI, 100)).unwrap();
     stand.until_at_gate(3).await;
     let engine = stand.engine.take().unwrap();
-    let shutdown = tokio::task::spawn_blocking(move || engine.shutdown(Duration::ZERO));
+    let shutdown = off_runtime(move || engine.shutdown(Duration::ZERO));
     // It takes no more requests from here on, though a step is under way still.
     let refused = within(first_refusal(&stand.handle)).await;
     assert_eq!(refused, GenerateError::ShuttingDown);
     assert!(stand.handle.is_alive());
     stand.gate.open();
-    within(shutdown).await.unwrap();
+    within(shutdown).await;
     let running = collect(running).await;
     assert_eq!(running.ids(), FIBONACCI_ANSWER[..3]);
     assert_eq!(running.end.unwrap_err(), GenerateError::ShuttingDown);
@@ -119,9 +120,7 @@ async fn an_idle_engine_ends_when_it_is_dropped() {
     let closed = tokio::spawn(async move { handle.closed().await });
     assert!(stand.handle.is_alive());
     let engine = stand.engine.take().unwrap();
-    within(tokio::task::spawn_blocking(move || drop(engine)))
-        .await
-        .unwrap();
+    within(off_runtime(move || drop(engine))).await;
     within(closed).await.unwrap();
     assert!(!stand.handle.is_alive());
 }

@@ -20,7 +20,7 @@ pub mod gated;
 use gated::{Gate, GatedDevice};
 
 /// Longer than anything here takes; a test that waits this long has hung.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(30);
 
 pub const CONFIG: EngineConfig = EngineConfig {
     max_sequences: 4,
@@ -108,9 +108,7 @@ impl Stand {
     /// Shuts down off the runtime, as a worker does.
     pub async fn shutdown(&mut self, grace: Duration) {
         let engine = self.engine.take().unwrap();
-        within(tokio::task::spawn_blocking(move || engine.shutdown(grace)))
-            .await
-            .unwrap();
+        within(off_runtime(move || engine.shutdown(grace))).await;
     }
 
     /// Waits for the counters to be as expected.
@@ -133,10 +131,17 @@ impl Stand {
     /// Waits for a step to stand at the closed gate; `steps` have come so far, this one among them.
     pub async fn until_at_gate(&self, steps: usize) {
         let gate = Arc::clone(&self.gate);
-        within(tokio::task::spawn_blocking(move || gate.wait_for(steps)))
-            .await
-            .unwrap();
+        within(off_runtime(move || gate.wait_for(steps))).await;
     }
+}
+
+/// Runs what blocks on a thread of its own. A runtime would wait for it at its end, past any watchdog.
+pub fn off_runtime<T: Send + 'static>(
+    blocking: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = T> {
+    let (sender, done) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || sender.send(blocking()));
+    async { done.await.expect("what blocks does not panic") }
 }
 
 pub async fn within<T>(future: impl Future<Output = T>) -> T {

@@ -1,3 +1,11 @@
-//! The role that owns the target model: serves `Generate` over gRPC.
+//! The role that owns the target model: loads it, runs the engine, serves `Generate` over gRPC.
 
 #![forbid(unsafe_code)]
+
+mod config;
+mod load;
+mod role;
+mod server;
+
+pub use config::{Config, context_length};
+pub use role::run;

@@ -1,5 +1,8 @@
 //! The way back from the engine thread to a caller.
 
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
 use generation::{GenerateError, GenerateEvent};
 use tokio::sync::mpsc;
 
@@ -28,13 +31,21 @@ impl GenerateStream {
 
     /// The next event; `None` after [`GenerateEvent::Finished`] or an error. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Result<GenerateEvent, GenerateError>> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// As [`GenerateStream::recv`], for those who implement a stream.
+    pub fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<GenerateEvent, GenerateError>>> {
         if self.ended {
-            return None;
+            return Poll::Ready(None);
         }
         // The thread says how each request ends, so a silent end means that the thread is gone.
-        let event = self.events.recv().await.unwrap_or_else(|| Err(stopped()));
+        let event = ready!(self.events.poll_recv(cx)).unwrap_or_else(|| Err(stopped()));
         self.ended = matches!(event, Err(_) | Ok(GenerateEvent::Finished { .. }));
-        Some(event)
+        Poll::Ready(Some(event))
     }
 }
 

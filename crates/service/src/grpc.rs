@@ -101,18 +101,20 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves until `shutdown`, then lets running calls finish for at most `drain`.
+/// Serves until `shutdown`, then lets running calls finish for at most `drain`. The health service says that `S` serves
+/// from `ready` until `shutdown`.
 ///
 /// # Errors
 /// The server broke.
 pub async fn serve_grpc<S: GrpcService>(
     listener: GrpcListener,
     service: S,
+    ready: CancellationToken,
     shutdown: CancellationToken,
     drain: Duration,
 ) -> Result<(), ServiceError> {
     let (reporter, health) = tonic_health::server::health_reporter();
-    reporter.set_serving::<S>().await;
+    reporter.set_not_serving::<S>().await;
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
@@ -121,6 +123,10 @@ pub async fn serve_grpc<S: GrpcService>(
     let stop = {
         let shutdown = shutdown.clone();
         async move {
+            tokio::select! {
+                () = ready.cancelled() => reporter.set_serving::<S>().await,
+                () = shutdown.cancelled() => {}
+            }
             shutdown.cancelled().await;
             reporter.set_not_serving::<S>().await;
         }

@@ -1,0 +1,65 @@
+//! Settings of a target worker.
+
+use std::path::PathBuf;
+
+use gguf::GgufFile;
+use serde::{Deserialize, Serialize};
+use service::Endpoint;
+
+/// Context where none is asked for: larger ones cost memory.
+const DEFAULT_CONTEXT_TOKENS: usize = 8192;
+
+/// The table `[target-worker]` of the configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// GGUF file (any part of a split one). Without it: the demo model inside the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<PathBuf>,
+    /// Where the worker listens for gRPC.
+    pub listen: Endpoint,
+    /// CPU threads; 0: all that the system offers.
+    pub threads: usize,
+    /// Tokens that one sequence can hold, prompt and answer together; 0: as the model declares, at most 8192.
+    pub ctx_size: usize,
+    /// Sequences decoded at a time. Each has room for `ctx_size` tokens.
+    pub parallel: usize,
+    /// Requests that may wait for a place; one more is answered with 429.
+    pub queue_len: usize,
+    /// Prompt tokens computed in a step. More finish a prompt sooner, fewer keep the other streams quick.
+    pub prefill_chunk: usize,
+    /// Seconds that running answers get to end at shutdown.
+    pub drain_seconds: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            model: None,
+            listen: Endpoint::Tcp("127.0.0.1:7001".to_owned()),
+            threads: 0,
+            ctx_size: 0,
+            parallel: 8,
+            queue_len: 64,
+            prefill_chunk: 256,
+            drain_seconds: 30,
+        }
+    }
+}
+
+/// Tokens of context for a model, where `asked` (0: no wish) are asked for.
+#[must_use]
+pub fn context_length(file: &GgufFile, asked: usize) -> usize {
+    if asked > 0 {
+        return asked;
+    }
+    let declared = file.architecture().ok().and_then(|architecture| {
+        let key = format!("{architecture}.context_length");
+        file.metadata().u64(&key).ok().flatten()
+    });
+    declared.map_or(DEFAULT_CONTEXT_TOKENS, |tokens| {
+        usize::try_from(tokens)
+            .unwrap_or(usize::MAX)
+            .min(DEFAULT_CONTEXT_TOKENS)
+    })
+}

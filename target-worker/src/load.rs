@@ -1,0 +1,67 @@
+//! From a model file to a running engine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use engine::{Engine, EngineConfig};
+use generation::ModelDescription;
+use gguf::GgufFile;
+use kernels::{CpuDevice, Device};
+use models::{LoadOptions, LoadProgress};
+
+use crate::config::{Config, context_length};
+
+/// Loads the weights and starts the engine. Blocks for as long as that takes.
+pub(crate) fn start_engine(
+    config: &Config,
+    file: &GgufFile,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Engine> {
+    let threads = match config.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    let device = Arc::new(CpuDevice::new(threads)?);
+    let context_length = context_length(file, config.ctx_size);
+    let options = LoadOptions {
+        max_tokens: context_length.saturating_mul(config.parallel),
+        max_sequences: config.parallel,
+        max_batch_rows: config.prefill_chunk.saturating_add(config.parallel),
+    };
+    let model = models::load(file, device.clone(), options, progress).with_context(|| {
+        format!(
+            "loading {} with ctx-size {context_length} and parallel {}",
+            file.path().display(),
+            config.parallel
+        )
+    })?;
+    let description = ModelDescription {
+        name: name(file),
+        architecture: model.config().architecture.name().to_owned(),
+        context_length: u32::try_from(context_length).context("ctx-size")?,
+        vocab_size: u32::try_from(model.config().vocab_size).context("vocabulary")?,
+        max_sequences: u32::try_from(config.parallel).context("parallel")?,
+        device: device.name(),
+    };
+    let sizes = EngineConfig {
+        max_sequences: config.parallel,
+        queue_len: config.queue_len,
+        context_length,
+        prefill_chunk_tokens: config.prefill_chunk,
+    };
+    Engine::start(model, description, sizes).context("starting the engine")
+}
+
+/// `general.name`, or the file's name.
+fn name(file: &GgufFile) -> String {
+    let named = file.metadata().str("general.name").ok().flatten();
+    named.map_or_else(
+        || {
+            let path: &Path = file.path();
+            path.file_stem()
+                .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
+        },
+        str::to_owned,
+    )
+}

@@ -1,0 +1,101 @@
+//! The gRPC service: messages in, engine calls out.
+
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use engine::{EngineHandle, GenerateStream};
+use models::LoadProgress;
+use proto::target::v1 as wire;
+use proto::target::v1::target_server::Target;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+use worker_api::{
+    description_to_proto, event_to_proto, request_from_proto, stats_to_proto, to_status,
+};
+
+/// The service, there from the first moment: until the model is loaded it says how far loading is.
+#[derive(Debug, Default)]
+pub(crate) struct TargetServer {
+    engine: OnceLock<EngineHandle>,
+    loaded_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+}
+
+impl TargetServer {
+    pub(crate) fn note_progress(&self, progress: LoadProgress) {
+        // Relaxed: figures for people, nothing is ordered by them.
+        self.loaded_bytes
+            .store(progress.bytes_done, Ordering::Relaxed);
+        self.total_bytes
+            .store(progress.bytes_total, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_engine(&self, engine: EngineHandle) {
+        // Called once, by the role.
+        let _first = self.engine.set(engine);
+    }
+
+    fn engine(&self) -> Result<&EngineHandle, Status> {
+        self.engine.get().ok_or_else(|| {
+            let loaded = self.loaded_bytes.load(Ordering::Relaxed);
+            let total = self.total_bytes.load(Ordering::Relaxed).max(1);
+            Status::unavailable(format!("loading the model, {} %", loaded * 100 / total))
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Target for TargetServer {
+    type GenerateStream = Events;
+
+    async fn describe(
+        &self,
+        _request: Request<wire::DescribeRequest>,
+    ) -> Result<Response<wire::ModelDescription>, Status> {
+        let description = description_to_proto(self.engine()?.description());
+        Ok(Response::new(description))
+    }
+
+    async fn generate(
+        &self,
+        request: Request<wire::GenerateRequest>,
+    ) -> Result<Response<Events>, Status> {
+        let engine = self.engine()?;
+        let request = request_from_proto(request.into_inner())
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let request_id = request.request_id.clone();
+        let prompt_tokens = request.prompt.len();
+        let answer = engine.generate(request).map_err(|error| {
+            tracing::debug!(request_id, prompt_tokens, %error, "refused");
+            to_status(&error)
+        })?;
+        tracing::debug!(request_id, prompt_tokens, "accepted");
+        Ok(Response::new(Events(answer)))
+    }
+
+    async fn stats(
+        &self,
+        _request: Request<wire::StatsRequest>,
+    ) -> Result<Response<wire::WorkerStats>, Status> {
+        Ok(Response::new(stats_to_proto(self.engine()?.stats())))
+    }
+}
+
+/// An answer on its way. Dropped when the caller leaves, which cancels the request in the engine.
+#[derive(Debug)]
+pub(crate) struct Events(GenerateStream);
+
+impl Stream for Events {
+    type Item = Result<wire::GenerateEvent, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|event| {
+            Some(match event? {
+                Ok(event) => Ok(event_to_proto(event)),
+                Err(error) => Err(to_status(&error)),
+            })
+        })
+    }
+}

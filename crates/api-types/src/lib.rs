@@ -1,3 +1,24 @@
-//! The JSON of the OpenAI API, checked.
+//! The JSON of the OpenAI API: requests checked once into types that cannot be wrong, and the shapes of the answers.
+//! Knows no tokenizer, no template and no transport.
 
 #![forbid(unsafe_code)]
+
+mod answer;
+mod chat;
+mod completion;
+mod error;
+mod fields;
+mod messages;
+mod options;
+mod tokens;
+
+pub use answer::{
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
+    ChatMessage, ChatTopLogprob, Completion, CompletionChoice, CompletionLogprobs,
+    CompletionTokensDetails, PromptTokensDetails, Timings, Usage,
+};
+pub use chat::ChatRequest;
+pub use completion::{CompletionRequest, Prompt};
+pub use error::RequestError;
+pub use options::{AnswerOptions, SamplingOptions};
+pub use tokens::{DetokenizeRequest, TokenizeRequest};

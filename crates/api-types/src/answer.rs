@@ -1,0 +1,231 @@
+//! The shapes of answers.
+
+use serde::Serialize;
+
+/// An answer to a chat.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChatCompletion {
+    /// Names the answer.
+    pub id: String,
+    /// `chat.completion`.
+    pub object: &'static str,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The model that answered.
+    pub model: String,
+    /// The program that answered.
+    pub system_fingerprint: String,
+    /// The answers.
+    pub choices: Vec<ChatChoice>,
+    /// Tokens it took.
+    pub usage: Usage,
+    /// Time it took.
+    pub timings: Timings,
+}
+
+/// One of the answers to a chat.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChatChoice {
+    /// Its place among the answers.
+    pub index: usize,
+    /// The answer.
+    pub message: ChatMessage,
+    /// Log-probabilities, if wanted.
+    pub logprobs: Option<ChatLogprobs>,
+    /// Why it ended.
+    pub finish_reason: &'static str,
+}
+
+/// An assistant's message.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChatMessage {
+    /// `assistant`.
+    pub role: &'static str,
+    /// What it says.
+    pub content: String,
+    /// What it thought before, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Always null.
+    pub refusal: Option<String>,
+}
+
+/// A part of an answer to a chat.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChatChunk {
+    /// Names the answer; the same in all its parts.
+    pub id: String,
+    /// `chat.completion.chunk`.
+    pub object: &'static str,
+    /// Seconds since 1970; the same in all parts.
+    pub created: u64,
+    /// The model that answers.
+    pub model: String,
+    /// The program that answers.
+    pub system_fingerprint: String,
+    /// One answer, or none in the part that carries the usage.
+    pub choices: Vec<ChatChunkChoice>,
+    /// Tokens it took, in a part of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Time it took, in the last part of each answer and beside the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+}
+
+/// What is new in one of the answers.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChatChunkChoice {
+    /// Its place among the answers.
+    pub index: usize,
+    /// The new text.
+    pub delta: ChatDelta,
+    /// Log-probabilities of the new tokens, if wanted.
+    pub logprobs: Option<ChatLogprobs>,
+    /// Why it ended, in the last part.
+    pub finish_reason: Option<&'static str>,
+}
+
+/// New text.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ChatDelta {
+    /// `assistant`, in the first part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    /// New content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// New reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+}
+
+/// Log-probabilities of an answer to a chat.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ChatLogprobs {
+    /// Of the tokens of the content.
+    pub content: Vec<ChatLogprob>,
+    /// Always null.
+    pub refusal: Option<Vec<ChatLogprob>>,
+}
+
+/// A token and what else it could have been.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChatLogprob {
+    /// Its text.
+    pub token: String,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// The most likely tokens.
+    pub top_logprobs: Vec<ChatTopLogprob>,
+}
+
+/// A likely token.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChatTopLogprob {
+    /// Its text.
+    pub token: String,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A continued text, or a part of one.
+#[derive(Debug, Clone, Serialize)]
+pub struct Completion {
+    /// Names the answer.
+    pub id: String,
+    /// `text_completion`.
+    pub object: &'static str,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// The model that answered.
+    pub model: String,
+    /// The program that answered.
+    pub system_fingerprint: String,
+    /// The answers; none in the part of a stream that carries the usage.
+    pub choices: Vec<CompletionChoice>,
+    /// Tokens it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Time it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+}
+
+/// One of the continuations, or what is new in it.
+#[derive(Debug, Clone, Serialize)]
+pub struct CompletionChoice {
+    /// Its place among the answers.
+    pub index: usize,
+    /// The text.
+    pub text: String,
+    /// Log-probabilities, if wanted.
+    pub logprobs: Option<CompletionLogprobs>,
+    /// Why it ended; null before the end.
+    pub finish_reason: Option<&'static str>,
+}
+
+/// Log-probabilities of a continuation, in lists of equal length.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CompletionLogprobs {
+    /// Texts of the tokens.
+    pub tokens: Vec<String>,
+    /// Natural logarithms of their probabilities.
+    pub token_logprobs: Vec<f32>,
+    /// The most likely tokens by text.
+    pub top_logprobs: Vec<serde_json::Map<String, serde_json::Value>>,
+    /// Where the tokens begin in the text, in characters.
+    pub text_offset: Vec<usize>,
+}
+
+/// Tokens that a request took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Tokens of the prompts.
+    pub prompt_tokens: u32,
+    /// Tokens generated.
+    pub completion_tokens: u32,
+    /// Both.
+    pub total_tokens: u32,
+    /// Where the prompt tokens came from.
+    pub prompt_tokens_details: PromptTokensDetails,
+    /// What the generated tokens were.
+    pub completion_tokens_details: CompletionTokensDetails,
+}
+
+/// Where prompt tokens came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct PromptTokensDetails {
+    /// Tokens whose state was cached.
+    pub cached_tokens: u32,
+}
+
+/// What generated tokens were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct CompletionTokensDetails {
+    /// Tokens of the reasoning.
+    pub reasoning_tokens: u32,
+}
+
+/// Time that a request took, by the names of llama.cpp's server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Timings {
+    /// Prompt tokens whose state was cached.
+    pub cache_n: u32,
+    /// Prompt tokens computed.
+    pub prompt_n: u32,
+    /// Milliseconds to the first token.
+    pub prompt_ms: f64,
+    /// Prompt tokens per second.
+    pub prompt_per_second: f64,
+    /// Tokens generated.
+    pub predicted_n: u32,
+    /// Milliseconds from the first token to the last.
+    pub predicted_ms: f64,
+    /// Generated tokens per second.
+    pub predicted_per_second: f64,
+}

@@ -1,0 +1,157 @@
+//! Requests for chat completions.
+
+use serde_json::{Map, Value};
+
+use crate::error::RequestError;
+use crate::fields::{Above, Fields, shown};
+use crate::messages;
+use crate::options::AnswerOptions;
+use crate::tokens::missing;
+
+/// Most likely tokens per position at most, as the OpenAI API has it.
+const MAX_TOP_LOGPROBS: u32 = 20;
+
+/// Asking for these is asking for what is not there.
+const REFUSED: [&str; 5] = [
+    "audio",
+    "functions",
+    "function_call",
+    "web_search_options",
+    "continue_final_message",
+];
+
+/// A body of `POST /v1/chat/completions`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatRequest {
+    /// The conversation in the shape that chat templates take: contents are strings, one system message at most stands
+    /// first, the arguments of past tool calls are objects.
+    pub messages: Vec<Value>,
+    /// Tool definitions for the template.
+    pub tools: Option<Vec<Value>>,
+    /// Whether the prompt ends with the opening of an assistant turn.
+    pub add_generation_prompt: bool,
+    /// Further variables of the template.
+    pub template_kwargs: Map<String, Value>,
+    /// Log-probabilities wanted, and of how many alternatives.
+    pub top_logprobs: Option<u32>,
+    /// How the answers are made and sent.
+    pub options: AnswerOptions,
+}
+
+impl ChatRequest {
+    /// Reads and checks a body.
+    ///
+    /// # Errors
+    /// Everything that [`RequestError`] lists.
+    pub fn from_body(body: &[u8]) -> Result<Self, RequestError> {
+        let mut fields = Fields::of_body(body)?;
+        let messages = fields.array("messages")?;
+        let request = Self {
+            messages: messages::check(messages.ok_or_else(|| missing("messages"))?)?,
+            tools: take_tools(&mut fields)?,
+            add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
+            template_kwargs: take_template_kwargs(&mut fields)?,
+            top_logprobs: take_logprobs(&mut fields)?,
+            options: AnswerOptions::take(&mut fields)?,
+        };
+        check_response_format(&mut fields)?;
+        check_modalities(&mut fields)?;
+        fields.refuse(&REFUSED)?;
+        fields.finish()?;
+        Ok(request)
+    }
+}
+
+/// The tools that the model may call.
+fn take_tools(fields: &mut Fields) -> Result<Option<Vec<Value>>, RequestError> {
+    let tools = fields.array("tools")?.unwrap_or_default();
+    for (index, tool) in tools.iter().enumerate() {
+        let Some(tool) = tool.as_object() else {
+            let field = format!("tools[{index}]");
+            return Err(RequestError::wrong(field, shown(tool), "an object"));
+        };
+        let function = tool.get("function").and_then(Value::as_object);
+        let name = function
+            .and_then(|function| function.get("name"))
+            .and_then(Value::as_str);
+        if name.is_none_or(str::is_empty) {
+            return Err(missing(&format!("tools[{index}].function.name")));
+        }
+    }
+    let wanted = match fields.value("tool_choice") {
+        None => true,
+        Some(Value::String(choice)) if choice == "auto" => true,
+        Some(Value::String(choice)) if choice == "none" => false,
+        Some(Value::Object(_)) => return Err(forced_tool()),
+        Some(Value::String(choice)) if choice == "required" => return Err(forced_tool()),
+        Some(other) => {
+            return Err(fields.wrong("tool_choice", &other, "\"auto\" or \"none\""));
+        }
+    };
+    Ok(Some(tools).filter(|tools| wanted && !tools.is_empty()))
+}
+
+fn forced_tool() -> RequestError {
+    RequestError::Unsupported {
+        field: "tool_choice".to_owned(),
+        what: "forcing a tool call is".to_owned(),
+        hint: " yet; use \"auto\" or \"none\"".to_owned(),
+    }
+}
+
+/// The switches for thinking become what templates call them; `chat_template_kwargs` has the last word.
+fn take_template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>, RequestError> {
+    let mut kwargs = Map::new();
+    if let Some(effort) = fields.string("reasoning_effort")? {
+        if effort == "none" {
+            kwargs.insert("enable_thinking".to_owned(), false.into());
+        } else {
+            kwargs.insert("reasoning_effort".to_owned(), effort.into());
+        }
+    }
+    if let Some(wanted) = fields.bool("enable_thinking")? {
+        kwargs.insert("enable_thinking".to_owned(), wanted.into());
+    }
+    kwargs.extend(fields.object("chat_template_kwargs")?.unwrap_or_default());
+    Ok(kwargs)
+}
+
+fn take_logprobs(fields: &mut Fields) -> Result<Option<u32>, RequestError> {
+    let wanted = fields.bool("logprobs")?.unwrap_or(false);
+    let top = fields.integer(&["top_logprobs"], 0..=MAX_TOP_LOGPROBS, Above::Refused)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(top)) => Err(RequestError::wrong(
+            "top_logprobs",
+            top.to_string(),
+            "`logprobs` to be true beside it",
+        )),
+    }
+}
+
+fn check_response_format(fields: &mut Fields) -> Result<(), RequestError> {
+    let Some(value) = fields.value("response_format") else {
+        return Ok(());
+    };
+    let mut format = Fields::at("response_format", value)?;
+    match format.string("type")?.as_deref() {
+        None => Err(missing("response_format.type")),
+        Some("text") => Ok(()),
+        Some(other) => Err(RequestError::Unsupported {
+            field: "response_format".to_owned(),
+            what: format!("{} is", shown(&other.into())),
+            hint: " yet; only \"text\" is".to_owned(),
+        }),
+    }
+}
+
+fn check_modalities(fields: &mut Fields) -> Result<(), RequestError> {
+    for modality in fields.array("modalities")?.unwrap_or_default() {
+        if modality != "text" {
+            let what = format!("{} is", shown(&modality));
+            return Err(RequestError::unsupported("modalities", what));
+        }
+    }
+    Ok(())
+}

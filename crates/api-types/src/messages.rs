@@ -1,0 +1,153 @@
+//! The messages of a conversation, brought into the shape that chat templates take.
+
+use serde_json::{Map, Value};
+
+use crate::error::RequestError;
+use crate::fields::{Fields, shown};
+use crate::tokens::missing;
+
+const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"";
+
+/// Checks the messages. System and developer messages go to the front as one, wherever they stood: templates take no
+/// other place for them.
+pub(crate) fn check(items: Vec<Value>) -> Result<Vec<Value>, RequestError> {
+    if items.is_empty() {
+        let expected = "one message at least";
+        return Err(RequestError::wrong("messages", "an empty list", expected));
+    }
+    let mut system: Vec<String> = Vec::new();
+    let mut messages = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        match message(&format!("messages[{index}]"), item)? {
+            Message::System(text) => system.push(text),
+            Message::Turn(turn) => messages.push(Value::Object(turn)),
+        }
+    }
+    if let [.., before, last] = messages.as_slice()
+        && before["role"] == "assistant"
+        && last["role"] == "assistant"
+    {
+        let found = "ending with two assistant messages";
+        let expected = "one of them at the end";
+        return Err(RequestError::wrong("messages", found, expected));
+    }
+    if !system.is_empty() {
+        let mut first = Map::new();
+        first.insert("role".to_owned(), "system".into());
+        first.insert("content".to_owned(), system.join("\n\n").into());
+        messages.insert(0, Value::Object(first));
+    }
+    Ok(messages)
+}
+
+enum Message {
+    System(String),
+    Turn(Map<String, Value>),
+}
+
+fn message(path: &str, item: Value) -> Result<Message, RequestError> {
+    let mut fields = Fields::at(path, item)?;
+    let role = fields.string("role")?;
+    let role = role.ok_or_else(|| missing(&fields.path("role")))?;
+    let content = content(&fields.path("content"), fields.value("content"))?;
+    let mut turn = Map::new();
+    turn.insert("role".to_owned(), role.as_str().into());
+    match role.as_str() {
+        "system" | "developer" => {
+            return content
+                .map(Message::System)
+                .ok_or_else(|| missing(&fields.path("content")));
+        }
+        "user" | "tool" => {
+            let content = content.ok_or_else(|| missing(&fields.path("content")))?;
+            turn.insert("content".to_owned(), content.into());
+        }
+        "assistant" => {
+            let calls = tool_calls(&mut fields)?;
+            if content.is_none() && calls.is_empty() {
+                return Err(missing(&fields.path("content")));
+            }
+            turn.insert("content".to_owned(), content.unwrap_or_default().into());
+            if let Some((_, reasoning)) = fields.aliased(&["reasoning_content", "reasoning"]) {
+                turn.insert("reasoning_content".to_owned(), reasoning);
+            }
+            if !calls.is_empty() {
+                turn.insert("tool_calls".to_owned(), calls.into());
+            }
+        }
+        other => return Err(fields.wrong("role", &other.into(), ROLES)),
+    }
+    for name in ["name", "tool_call_id"] {
+        if let Some(value) = fields.string(name)? {
+            turn.insert(name.to_owned(), value.into());
+        }
+    }
+    // What else clients send back of an answer (refusal, annotations, audio) says nothing to a template.
+    Ok(Message::Turn(turn))
+}
+
+/// A string, or parts that are joined to one.
+fn content(path: &str, value: Option<Value>) -> Result<Option<String>, RequestError> {
+    match value {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(Value::Array(parts)) => {
+            let mut text = String::new();
+            for (index, part) in parts.into_iter().enumerate() {
+                text.push_str(&part_text(&format!("{path}[{index}]"), part)?);
+            }
+            Ok(Some(text))
+        }
+        Some(other) => Err(RequestError::wrong(
+            path,
+            shown(&other),
+            "a string or a list of parts",
+        )),
+    }
+}
+
+fn part_text(path: &str, part: Value) -> Result<String, RequestError> {
+    let mut fields = Fields::at(path, part)?;
+    let kind = fields.string("type")?;
+    let kind = kind.ok_or_else(|| missing(&fields.path("type")))?;
+    let name = match kind.as_str() {
+        "text" | "input_text" | "output_text" => "text",
+        "refusal" => "refusal",
+        other => {
+            let what = format!("a part of type {} is", shown(&other.into()));
+            return Err(RequestError::Unsupported {
+                field: path.to_owned(),
+                what,
+                hint: "; this model reads text only".to_owned(),
+            });
+        }
+    };
+    fields
+        .string(name)?
+        .ok_or_else(|| missing(&fields.path(name)))
+}
+
+/// Past tool calls; arguments in a JSON string become the object they spell, since templates walk through them.
+fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, RequestError> {
+    let path = fields.path("tool_calls");
+    let mut calls = fields.array("tool_calls")?.unwrap_or_default();
+    for (index, call) in calls.iter_mut().enumerate() {
+        let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) else {
+            return Err(missing(&format!("{path}[{index}].function")));
+        };
+        if !function.get("name").is_some_and(Value::is_string) {
+            return Err(missing(&format!("{path}[{index}].function.name")));
+        }
+        let Some(arguments) = function.get_mut("arguments") else {
+            function.insert("arguments".to_owned(), Value::Object(Map::new()));
+            continue;
+        };
+        if let Some(Value::Object(parsed)) = arguments
+            .as_str()
+            .and_then(|text| serde_json::from_str(text).ok())
+        {
+            *arguments = Value::Object(parsed);
+        }
+    }
+    Ok(calls)
+}

@@ -1,0 +1,152 @@
+//! What bodies become: the shape that templates and the target take.
+
+use api_types::{ChatRequest, CompletionRequest, DetokenizeRequest, Prompt, TokenizeRequest};
+use serde_json::{Value, json};
+
+fn chat(body: &Value) -> ChatRequest {
+    match ChatRequest::from_body(body.to_string().as_bytes()) {
+        Ok(request) => request,
+        Err(error) => panic!("{body}: {error}"),
+    }
+}
+
+fn messages(messages: &Value) -> Value {
+    chat(&json!({ "messages": messages })).messages.into()
+}
+
+#[test]
+fn system_texts_stand_first_as_one_message() {
+    let sent = json!([
+        { "role": "developer", "content": "one" },
+        { "role": "user", "content": "hi" },
+        { "role": "system", "content": [{ "type": "text", "text": "two" }] },
+        { "role": "assistant", "content": "yes" },
+    ]);
+    let expected = json!([
+        { "role": "system", "content": "one\n\ntwo" },
+        { "role": "user", "content": "hi" },
+        { "role": "assistant", "content": "yes" },
+    ]);
+    assert_eq!(messages(&sent), expected);
+}
+
+#[test]
+fn parts_are_joined_and_null_is_nothing() {
+    let sent = json!([
+        { "role": "user", "name": null, "content": [
+            { "type": "text", "text": "a" },
+            { "type": "input_text", "text": "b", "cache_control": { "type": "ephemeral" } },
+        ] },
+        { "role": "assistant", "content": null, "refusal": null, "reasoning": "hm", "tool_calls": [
+            { "id": "c1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": [1]}" } },
+            { "id": "c2", "type": "function", "function": { "name": "g", "arguments": "not json" } },
+            { "id": "c3", "type": "function", "function": { "name": "h" } },
+        ] },
+        { "role": "tool", "tool_call_id": "c1", "content": [{ "type": "text", "text": "done" }] },
+    ]);
+    let call = |id: &str, name: &str, arguments: Value| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+    let expected = json!([
+        { "role": "user", "content": "ab" },
+        { "role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [
+            call("c1", "f", json!({ "x": [1] })),
+            call("c2", "g", json!("not json")),
+            call("c3", "h", json!({})),
+        ] },
+        { "role": "tool", "content": "done", "tool_call_id": "c1" },
+    ]);
+    assert_eq!(messages(&sent), expected);
+}
+
+#[test]
+fn switches_for_thinking_reach_the_template() {
+    for (fields, expected) in [
+        (json!({}), json!({})),
+        (
+            json!({ "reasoning_effort": "none" }),
+            json!({ "enable_thinking": false }),
+        ),
+        (
+            json!({ "reasoning_effort": "low" }),
+            json!({ "reasoning_effort": "low" }),
+        ),
+        (
+            json!({ "enable_thinking": true }),
+            json!({ "enable_thinking": true }),
+        ),
+        (
+            json!({ "enable_thinking": true, "chat_template_kwargs": { "enable_thinking": false, "x": 1 } }),
+            json!({ "enable_thinking": false, "x": 1 }),
+        ),
+    ] {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "x" }] });
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        assert_eq!(
+            Value::Object(chat(&body).template_kwargs),
+            expected,
+            "{fields}"
+        );
+    }
+}
+
+#[test]
+fn tools_are_given_on_unless_none_is_chosen() {
+    let tools =
+        json!([{ "type": "function", "function": { "name": "f", "parameters": {} }, "odd": 1 }]);
+    for (choice, given) in [
+        (json!(null), true),
+        (json!("auto"), true),
+        (json!("none"), false),
+    ] {
+        let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": tools, "tool_choice": choice });
+        let expected = given.then(|| tools.as_array().unwrap().clone());
+        assert_eq!(chat(&body).tools, expected);
+    }
+}
+
+#[test]
+fn numbers_of_other_servers_mean_the_same_here() {
+    let body = json!({
+        "messages": [{ "role": "user", "content": "x" }], "top_k": -1, "seed": -1, "max_tokens": 1e3 as u64,
+        "max_completion_tokens": 5, "rep_pen": 1.1, "repeat_last_n": 99_999_999_999_u64, "min_p": null, "model": "",
+    });
+    let options = chat(&body).options;
+    assert_eq!(options.sampling.top_k, Some(0));
+    assert_eq!(options.seed, None);
+    assert_eq!(options.max_tokens, Some(1000));
+    assert_eq!(options.sampling.repetition_penalty, Some(1.1));
+    assert_eq!(options.sampling.repetition_window, Some(u32::MAX));
+    assert_eq!(
+        (options.sampling.min_p, options.model, options.n),
+        (None, None, 1)
+    );
+    let body =
+        br#"{"prompt": [1, 2], "seed": -2, "best_of": 2, "n": 2, "stop": "x", "suffix": ""}"#;
+    let request = CompletionRequest::from_body(body).unwrap();
+    assert_eq!(request.prompts, [Prompt::Tokens(vec![1, 2])]);
+    assert_eq!(request.options.seed, Some(u64::MAX - 1));
+    assert_eq!(request.options.stop, ["x"]);
+}
+
+#[test]
+fn tokenizer_requests_have_the_defaults_of_llama_cpp() {
+    let request = TokenizeRequest::from_body(br#"{"content": "x"}"#).unwrap();
+    assert!(!request.add_special && request.parse_special && !request.with_pieces);
+    let request = DetokenizeRequest::from_body(br#"{"tokens": []}"#).unwrap();
+    assert!(request.tokens.is_empty());
+}
+
+#[test]
+fn messages_of_errors_show_no_more_than_a_glimpse() {
+    let body = json!({ "messages": [], "x": 1, "model": 5, "temperature": "9".repeat(5000) });
+    let error = CompletionRequest::from_body(body.to_string().as_bytes()).unwrap_err();
+    assert_eq!(error.to_string(), "`prompt` is missing");
+    let body = json!({ "prompt": "x", "temperature": "9".repeat(5000) });
+    let error = CompletionRequest::from_body(body.to_string().as_bytes()).unwrap_err();
+    let expected = format!(
+        "`temperature` is the string \"{}...\"; expected a number from 0 to 2",
+        "9".repeat(40)
+    );
+    assert_eq!(error.to_string(), expected);
+}

@@ -1,3 +1,23 @@
 //! The role that speaks HTTP: text in, text out.
+//!
+//! A request is parsed and checked (`api-types`), rendered (`chat`), encoded (`tokenizer`) and given to a [`Target`],
+//! which knows token ids only; its events become text again in `answer.rs` and JSON in `http`.
 
 #![forbid(unsafe_code)]
+
+mod answer;
+mod answers;
+mod config;
+mod error;
+mod http;
+mod logprob;
+mod metrics;
+mod random;
+mod record;
+mod server;
+mod state;
+mod target;
+
+pub use config::{AnswerDefaults, RouterConfig};
+pub use server::run;
+pub use target::Target;

@@ -1,0 +1,222 @@
+//! One answer as it grows: events of the target in, pieces of text out.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use chat::{ReasoningSplitter, ReasoningStart};
+use generation::{FinishReason, GenerateEvent, Timings, Token};
+use tokenizer::{Detokenizer, StopMatcher, Tokenizer};
+
+use crate::logprob::TokenLogprob;
+
+/// How events become text.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswerPlan {
+    /// Texts that end the answer.
+    pub stop: Vec<String>,
+    pub include_stop: bool,
+    /// Tokens that end the answer and are no text.
+    pub stop_ids: Vec<u32>,
+    /// Where the answer begins, if reasoning is split off.
+    pub reasoning: Option<ReasoningStart>,
+    pub logprobs: bool,
+}
+
+/// What is new in an answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Piece {
+    pub reasoning: String,
+    pub content: String,
+    pub logprobs: Vec<TokenLogprob>,
+    /// Why the answer is complete.
+    pub finish: Option<FinishReason>,
+}
+
+impl Piece {
+    fn is_empty(&self) -> bool {
+        self.reasoning.is_empty() && self.content.is_empty() && self.finish.is_none()
+    }
+
+    /// Adds what came later.
+    pub fn append(&mut self, later: Piece) {
+        self.reasoning.push_str(&later.reasoning);
+        self.content.push_str(&later.content);
+        self.logprobs.extend(later.logprobs);
+        self.finish = later.finish.or(self.finish);
+    }
+}
+
+/// What an answer took.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Tally {
+    pub cached_tokens: u32,
+    pub completion_tokens: u32,
+    pub reasoning_tokens: u32,
+    pub timings: Timings,
+}
+
+/// One answer as it grows.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer,
+    splitter: Option<ReasoningSplitter>,
+    stop: StopMatcher,
+    stop_ids: Vec<u32>,
+    /// Entries of tokens whose text is held back, if any are wanted.
+    logprobs: Option<Vec<TokenLogprob>>,
+    /// Characters so far, held back or not.
+    text_offset: usize,
+    clock: Clock,
+    tally: Tally,
+    finish: Option<FinishReason>,
+}
+
+#[derive(Debug)]
+struct Clock {
+    started: Instant,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Answer {
+    pub fn new(tokenizer: Arc<Tokenizer>, plan: &AnswerPlan) -> Self {
+        Self {
+            detokenizer: Detokenizer::new(Arc::clone(&tokenizer), false),
+            tokenizer,
+            splitter: plan.reasoning.map(ReasoningSplitter::new),
+            stop: StopMatcher::new(&plan.stop, plan.include_stop),
+            stop_ids: plan.stop_ids.clone(),
+            logprobs: plan.logprobs.then(Vec::new),
+            text_offset: 0,
+            clock: Clock {
+                started: Instant::now(),
+                first: None,
+                last: None,
+            },
+            tally: Tally::default(),
+            finish: None,
+        }
+    }
+
+    /// Takes an event and gives what can be shown by now, if anything.
+    pub fn push(&mut self, event: GenerateEvent) -> Option<Piece> {
+        if self.is_finished() {
+            return None;
+        }
+        let mut piece = Piece::default();
+        match event {
+            GenerateEvent::Started {
+                prompt_tokens,
+                cached_tokens,
+            } => {
+                self.clock.started = Instant::now();
+                self.tally.cached_tokens = cached_tokens;
+                self.tally.timings.prompt_tokens = prompt_tokens.saturating_sub(cached_tokens);
+            }
+            GenerateEvent::Token(token) => self.take(&token, &mut piece),
+            GenerateEvent::Finished { reason, timings } => {
+                self.flush(&mut piece);
+                self.tally.timings = timings;
+                self.end(reason);
+            }
+        }
+        if self.is_finished() {
+            piece.finish = self.finish;
+        }
+        if (piece.finish.is_some() || !piece.content.is_empty())
+            && let Some(entries) = &mut self.logprobs
+        {
+            piece.logprobs = std::mem::take(entries);
+        }
+        (!piece.is_empty()).then_some(piece)
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// When the latest token came.
+    pub fn last_token(&self) -> Option<Instant> {
+        self.clock.last
+    }
+
+    fn take(&mut self, token: &Token, piece: &mut Piece) {
+        self.count();
+        if self.stop_ids.contains(&token.id) {
+            return;
+        }
+        let was_reasoning = self.is_reasoning();
+        let offset = self.text_offset;
+        let text = self.text_of(token.id);
+        self.text_offset += text.chars().count();
+        self.feed(&text, piece);
+        if was_reasoning || self.is_reasoning() {
+            self.tally.reasoning_tokens += 1;
+        } else if let Some(entries) = &mut self.logprobs {
+            entries.push(TokenLogprob::new(token, &self.tokenizer, offset));
+        }
+        if self.stop.stopped() {
+            self.end(FinishReason::Stop);
+        }
+    }
+
+    /// The answer may end before the target's own timings come, so that they are kept here as well.
+    fn count(&mut self) {
+        let now = Instant::now();
+        let first = *self.clock.first.get_or_insert(now);
+        self.clock.last = Some(now);
+        self.tally.completion_tokens += 1;
+        let timings = &mut self.tally.timings;
+        timings.generated_tokens = self.tally.completion_tokens;
+        timings.prompt_ms = (first - self.clock.started).as_secs_f64() * 1e3;
+        timings.generated_ms = (now - first).as_secs_f64() * 1e3;
+    }
+
+    fn is_reasoning(&self) -> bool {
+        let splitter = self.splitter.as_ref();
+        splitter.is_some_and(ReasoningSplitter::is_reasoning)
+    }
+
+    /// The characters that `id` completes. The marks around the reasoning are text for the splitter even where the
+    /// vocabulary calls them control tokens.
+    fn text_of(&mut self, id: u32) -> String {
+        let text = self.tokenizer.token_text(id).unwrap_or_default();
+        let is_mark = text == "<think>" || text == "</think>";
+        if is_mark && self.splitter.is_some() && self.tokenizer.is_special(id) {
+            return self.detokenizer.finish() + text;
+        }
+        self.detokenizer.push(id)
+    }
+
+    fn feed(&mut self, text: &str, piece: &mut Piece) {
+        let Some(splitter) = &mut self.splitter else {
+            piece.content.push_str(&self.stop.push(text).emit);
+            return;
+        };
+        let split = splitter.push(text);
+        piece.reasoning.push_str(&split.reasoning);
+        piece.content.push_str(&self.stop.push(&split.content).emit);
+    }
+
+    /// Lets go of everything that was held back.
+    fn flush(&mut self, piece: &mut Piece) {
+        let tail = self.detokenizer.finish();
+        self.feed(&tail, piece);
+        if let Some(splitter) = &mut self.splitter {
+            let rest = splitter.finish();
+            piece.reasoning.push_str(&rest.reasoning);
+            piece.content.push_str(&self.stop.push(&rest.content).emit);
+        }
+        piece.content.push_str(&self.stop.finish());
+    }
+
+    fn end(&mut self, reason: FinishReason) {
+        let stopped = self.stop.stopped();
+        self.finish = Some(if stopped { FinishReason::Stop } else { reason });
+    }
+}

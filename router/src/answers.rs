@@ -1,0 +1,304 @@
+//! The answers to one request: admission, and the events of all of them as one stream of pieces.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use api_types::AnswerOptions;
+use generation::{FinishReason, GenerateEvent, GenerateRequest};
+use metrics::Gauge;
+use sampling::SamplingParams;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_stream::{Stream, StreamExt, StreamMap};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use worker_api::WorkerError;
+
+use crate::answer::{Answer, AnswerPlan, Piece, Tally};
+use crate::config::AnswerDefaults;
+use crate::error::RouterError;
+use crate::metrics::Metrics;
+use crate::random;
+use crate::record::{Outcome, RequestRecord};
+use crate::state::State;
+use crate::target::Target;
+
+type Events = Pin<Box<dyn Stream<Item = Result<GenerateEvent, WorkerError>> + Send>>;
+
+/// What is to be answered, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswersPlan {
+    /// Each prompt with its token ids and how its answers become text.
+    pub prompts: Vec<(Vec<u32>, AnswerPlan)>,
+    pub options: AnswerOptions,
+    pub top_logprobs: Option<u32>,
+}
+
+/// The answers to one request, prompt by prompt, `n` to each. Dropping it cancels them.
+pub(crate) struct Answers {
+    events: StreamMap<usize, Events>,
+    answers: Vec<Answer>,
+    prompt_tokens: u32,
+    /// Answers per prompt.
+    n: usize,
+    deadline: Pin<Box<WaitForCancellationFutureOwned>>,
+    metrics: Arc<Metrics>,
+    record: Arc<RequestRecord>,
+    /// None of it is needed once the answers are complete or have failed.
+    held: Option<Held>,
+}
+
+/// Room for the answers, given back when dropped.
+struct Held {
+    gauge: Gauge,
+    answers: f64,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.gauge.decrement(self.answers);
+    }
+}
+
+impl Answers {
+    /// Starts the answers at the target, or refuses them all.
+    pub async fn start<T: Target>(
+        state: &State<T>,
+        plan: AnswersPlan,
+        record: Arc<RequestRecord>,
+    ) -> Result<Self, RouterError> {
+        if state.shutdown.is_cancelled() {
+            return Err(RouterError::Draining);
+        }
+        let requests = requests(state, &plan, &record.id).await?;
+        let held = admit(state, requests.len())?;
+        let mut events = StreamMap::with_capacity(requests.len());
+        for (index, request) in requests.into_iter().enumerate() {
+            let stream: Events = Box::pin(state.target.generate(request).await?);
+            events.insert(index, stream);
+        }
+        let n = plan.options.n as usize;
+        let prompt_tokens: usize = plan.prompts.iter().map(|(prompt, _)| prompt.len()).sum();
+        let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+        state.metrics.prompt_tokens.increment(prompt_tokens.into());
+        let tokenizer = &state.words.tokenizer;
+        let answer = |plan| Answer::new(Arc::clone(tokenizer), plan);
+        Ok(Self {
+            events,
+            answers: plan
+                .prompts
+                .iter()
+                .flat_map(|(_, plan)| std::iter::repeat_n(plan, n))
+                .map(answer)
+                .collect(),
+            prompt_tokens,
+            n,
+            deadline: Box::pin(state.deadline.clone().cancelled_owned()),
+            metrics: Arc::clone(&state.metrics),
+            record,
+            held: Some(held),
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// What one of them took so far.
+    pub fn tally(&self, index: usize) -> Tally {
+        self.answers[index].tally()
+    }
+
+    /// Tokens of the prompts.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
+    }
+
+    /// What all of them took so far; a prompt with several answers counts its cached tokens once.
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        for (index, answer) in self.answers.iter().enumerate() {
+            let tally = answer.tally();
+            if index % self.n == 0 {
+                total.cached_tokens += tally.cached_tokens;
+            }
+            total.completion_tokens += tally.completion_tokens;
+            total.reasoning_tokens += tally.reasoning_tokens;
+            total.timings.prompt_tokens += tally.timings.prompt_tokens;
+            total.timings.prompt_ms += tally.timings.prompt_ms;
+            total.timings.generated_tokens += tally.timings.generated_tokens;
+            total.timings.generated_ms += tally.timings.generated_ms;
+        }
+        total
+    }
+
+    /// Waits for the whole of each answer.
+    pub async fn complete(&mut self) -> Result<Vec<(Piece, FinishReason)>, RouterError> {
+        let mut whole = vec![Piece::default(); self.answers.len()];
+        while let Some(next) = self.next().await {
+            let (index, piece) = next?;
+            whole[index].append(piece);
+        }
+        let finish = |piece: Piece| {
+            let reason = piece.finish.expect("the stream ends after the last answer");
+            (piece, reason)
+        };
+        Ok(whole.into_iter().map(finish).collect())
+    }
+
+    fn take(&mut self, index: usize, event: GenerateEvent) -> Option<Piece> {
+        let answer = &mut self.answers[index];
+        match &event {
+            GenerateEvent::Started { cached_tokens, .. } => {
+                self.metrics
+                    .cached_tokens
+                    .increment((*cached_tokens).into());
+            }
+            GenerateEvent::Token(_) => {
+                self.metrics.generated_tokens.increment(1);
+                match answer.last_token() {
+                    None => self
+                        .metrics
+                        .first_token
+                        .record(self.record.started.elapsed()),
+                    Some(last) => self.metrics.inter_token.record(last.elapsed()),
+                }
+            }
+            GenerateEvent::Finished { .. } => {}
+        }
+        let piece = answer.push(event);
+        if answer.is_finished() {
+            // Nobody waits for what the target may still say.
+            self.events.remove(&index);
+        }
+        piece
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if self.held.take().is_some() {
+            self.events.clear();
+            let completion_tokens = self.total().completion_tokens;
+            self.record
+                .answered(outcome, self.prompt_tokens, completion_tokens);
+        }
+    }
+
+    fn fail(&mut self, error: RouterError) -> Poll<Option<<Self as Stream>::Item>> {
+        self.end(Outcome::Failed);
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+impl Stream for Answers {
+    type Item = Result<(usize, Piece), RouterError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while this.held.is_some() {
+            if this.answers.iter().all(Answer::is_finished) {
+                this.end(Outcome::Complete);
+                break;
+            }
+            if this.deadline.as_mut().poll(cx).is_ready() {
+                return this.fail(RouterError::Draining);
+            }
+            match ready!(Pin::new(&mut this.events).poll_next(cx)) {
+                Some((index, Ok(event))) => {
+                    if let Some(piece) = this.take(index, event) {
+                        return Poll::Ready(Some(Ok((index, piece))));
+                    }
+                }
+                Some((_, Err(error))) => return this.fail(error.into()),
+                None => {
+                    let broken = "the worker broke off its answer".to_owned();
+                    return this.fail(WorkerError::Internal(broken).into());
+                }
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.end(Outcome::Cancelled);
+    }
+}
+
+/// The calls that the plan comes to.
+async fn requests<T: Target>(
+    state: &State<T>,
+    plan: &AnswersPlan,
+    request_id: &str,
+) -> Result<Vec<GenerateRequest>, RouterError> {
+    let model = state.description().await?;
+    let (options, defaults) = (&plan.options, &state.config.defaults);
+    let seed = options.seed.unwrap_or_else(random::bits);
+    let mut requests: Vec<GenerateRequest> = Vec::new();
+    for (prompt, answer) in &plan.prompts {
+        let mut request = GenerateRequest {
+            request_id: request_id.to_owned(),
+            prompt: prompt.clone(),
+            max_tokens: 0,
+            min_tokens: options.min_tokens,
+            stop_ids: answer.stop_ids.clone(),
+            sampling: sampling(options, defaults),
+            logprobs: plan.top_logprobs.is_some(),
+            top_logprobs: plan.top_logprobs.unwrap_or(0),
+        };
+        request.check(model)?;
+        let room = model.context_length.saturating_sub(prompt.len() as u32);
+        let wanted = options.max_tokens.or(defaults.max_tokens);
+        request.max_tokens = wanted.unwrap_or(room).min(room);
+        request.min_tokens = request.min_tokens.min(request.max_tokens);
+        for choice in 0..u64::from(options.n) {
+            let mut request = request.clone();
+            if options.n > 1 || plan.prompts.len() > 1 {
+                request.request_id = format!("{request_id}-{}", requests.len());
+            }
+            request.sampling.seed = seed.wrapping_add(choice);
+            requests.push(request);
+        }
+    }
+    Ok(requests)
+}
+
+fn sampling(options: &AnswerOptions, defaults: &AnswerDefaults) -> SamplingParams {
+    let asked = &options.sampling;
+    let window = asked
+        .repetition_window
+        .unwrap_or(defaults.repetition_window);
+    SamplingParams {
+        temperature: asked.temperature.unwrap_or(defaults.temperature),
+        top_p: asked.top_p.unwrap_or(defaults.top_p),
+        top_k: asked.top_k.unwrap_or(defaults.top_k),
+        min_p: asked.min_p.unwrap_or(defaults.min_p),
+        repetition_penalty: asked
+            .repetition_penalty
+            .unwrap_or(defaults.repetition_penalty),
+        presence_penalty: asked.presence_penalty.unwrap_or(0.0),
+        frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
+        repetition_window: window as usize,
+        logit_bias: asked.logit_bias.clone(),
+        seed: 0,
+    }
+}
+
+/// Takes room for `wanted` answers at once, or none.
+fn admit<T: Target>(state: &State<T>, wanted: usize) -> Result<Held, RouterError> {
+    let limit = state.config.max_in_flight;
+    let permits = u32::try_from(wanted).ok().filter(|_| wanted <= limit);
+    let Some(permits) = permits else {
+        return Err(RouterError::TooManyAnswers { wanted, limit });
+    };
+    let permit = Arc::clone(&state.permits).try_acquire_many_owned(permits);
+    let permit = permit.map_err(|_| RouterError::Busy { limit })?;
+    let answers = f64::from(permits);
+    state.metrics.in_flight.increment(answers);
+    Ok(Held {
+        gauge: state.metrics.in_flight.clone(),
+        answers,
+        _permit: permit,
+    })
+}

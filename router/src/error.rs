@@ -1,0 +1,40 @@
+//! Why a request is not answered.
+
+use api_types::RequestError;
+use axum::http::Method;
+use chat::ChatError;
+use generation::GenerateError;
+use thiserror::Error;
+use worker_api::WorkerError;
+
+/// Why a request is not answered, or not to its end.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub(crate) enum RouterError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    #[error("the model `{name}` does not exist; this server has `{served}`")]
+    UnknownModel { name: String, served: String },
+    #[error("{limit} answers are being made already; try again later")]
+    Busy { limit: usize },
+    #[error("{wanted} answers are wanted at once; this server makes {limit} at a time")]
+    TooManyAnswers { wanted: usize, limit: usize },
+    #[error("the server is shutting down")]
+    Draining,
+    #[error("the body is longer than {limit} bytes")]
+    BodyTooLarge { limit: usize },
+    #[error("the body could not be read to its end")]
+    BodyCut,
+    #[error("there is no {path}")]
+    UnknownRoute { path: String },
+    #[error("{path} does not take {method}")]
+    WrongMethod { method: Method, path: String },
+    /// A bug; the facts are in the log.
+    #[error("an internal error; the log of the server has the details")]
+    Panicked,
+}

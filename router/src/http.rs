@@ -1,0 +1,66 @@
+//! Routes, and what happens around every request.
+
+mod body;
+mod chat;
+mod completions;
+mod error;
+mod health;
+mod metrics;
+mod models;
+mod props;
+mod sse;
+mod tokenize;
+mod track;
+mod usage;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::CorsLayer;
+
+use crate::error::RouterError;
+use crate::state::State;
+use crate::target::Target;
+
+/// Everything that is served.
+pub(crate) fn routes<T: Target>(state: Arc<State<T>>) -> Router {
+    let cors = state.config.cors.then(CorsLayer::permissive);
+    let routes = Router::new()
+        .route("/", get(health::health::<T>))
+        .route("/health", get(health::health::<T>))
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready::<T>))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready::<T>))
+        .route("/props", get(props::props::<T>))
+        .route("/metrics", get(metrics::metrics::<T>))
+        .route("/v1/models", get(models::list::<T>))
+        .route("/v1/models/{*id}", get(models::one::<T>))
+        .route("/v1/chat/completions", post(chat::complete::<T>))
+        .route("/v1/completions", post(completions::complete::<T>))
+        .route("/tokenize", post(tokenize::tokenize::<T>))
+        .route("/detokenize", post(tokenize::detokenize::<T>))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(tower::util::option_layer(cors))
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(from_fn_with_state(Arc::clone(&state), track::track::<T>));
+    routes.with_state(state)
+}
+
+async fn unknown_route(uri: Uri) -> RouterError {
+    RouterError::UnknownRoute {
+        path: uri.path().to_owned(),
+    }
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> RouterError {
+    RouterError::WrongMethod {
+        method,
+        path: uri.path().to_owned(),
+    }
+}

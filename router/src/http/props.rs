@@ -1,0 +1,58 @@
+//! What is served, and how.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State as Shared;
+use serde_json::{Value, json};
+
+use crate::http::health::PATIENCE;
+use crate::state::State;
+use crate::target::Target;
+
+/// The settings in force. What only the target knows is null while it does not answer.
+pub(super) async fn props<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Json<Value> {
+    let model = tokio::time::timeout(PATIENCE, state.description()).await;
+    let model = model.ok().and_then(Result::ok);
+    let stats = tokio::time::timeout(PATIENCE, state.target.stats()).await;
+    let stats = stats.ok().and_then(Result::ok);
+    let (config, words) = (&state.config, &state.words);
+    let defaults = &config.defaults;
+    let n_ctx = model.map(|model| model.context_length);
+    Json(json!({
+        "model": words.model_name,
+        "model_alias": words.model_name,
+        "model_file": words.file_stem,
+        "architecture": model.map(|model| &model.architecture),
+        "device": model.map(|model| &model.device),
+        "n_ctx": n_ctx,
+        "vocab_size": words.tokenizer.vocab_size(),
+        "total_slots": model.map(|model| model.max_sequences),
+        "is_sleeping": false,
+        "build_info": concat!("tandem ", env!("CARGO_PKG_VERSION")),
+        "chat_template": words.template_source,
+        "chat_template_kwargs": config.template_kwargs,
+        "bos_token": words.bos(),
+        "eos_token": words.eos(),
+        "queue": {
+            "max_in_flight": config.max_in_flight,
+            "in_flight": config.max_in_flight - state.permits.available_permits(),
+            "running": stats.map(|stats| stats.running_sequences),
+            "queued": stats.map(|stats| stats.queued_requests),
+        },
+        "limits": { "max_body_bytes": config.max_body_bytes },
+        "default_generation_settings": {
+            "n_ctx": n_ctx,
+            "max_tokens": defaults.max_tokens,
+            "temperature": defaults.temperature,
+            "top_p": defaults.top_p,
+            "top_k": defaults.top_k,
+            "min_p": defaults.min_p,
+            "repetition_penalty": defaults.repetition_penalty,
+            "repetition_window": defaults.repetition_window,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": "random",
+        },
+    }))
+}

@@ -1,0 +1,49 @@
+//! The name of a request, its span, and its record.
+
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State as Shared};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use tracing::{Instrument, info_span};
+
+use crate::random;
+use crate::record::RequestRecord;
+use crate::state::State;
+use crate::target::Target;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest name that is taken over from a client.
+const MAX_ID_BYTES: usize = 128;
+
+/// Keeps the name that the client gave or makes one, and follows the request to its end.
+pub(super) async fn track<T: Target>(
+    Shared(state): Shared<Arc<State<T>>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let id = given_id(&request).unwrap_or_else(|| random::name("req-"));
+    // Paths that nobody serves share a name, so that their number stays bounded.
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or("other", MatchedPath::as_str).to_owned();
+    let span = info_span!("request", request_id = %id, route);
+    let metrics = Arc::clone(&state.metrics);
+    let method = request.method().clone();
+    let record = Arc::new(RequestRecord::new(id, method, route, metrics));
+    request.extensions_mut().insert(Arc::clone(&record));
+    let mut response = next.run(request).instrument(span).await;
+    record.responded(response.status());
+    if let Ok(id) = HeaderValue::from_str(&record.id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+fn given_id(request: &Request) -> Option<String> {
+    let id = request.headers().get(REQUEST_ID)?.to_str().ok()?;
+    let fits =
+        !id.is_empty() && id.len() <= MAX_ID_BYTES && id.bytes().all(|b| b.is_ascii_graphic());
+    fits.then(|| id.to_owned())
+}

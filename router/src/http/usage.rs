@@ -1,0 +1,53 @@
+//! What an answer took, as the API tells it.
+
+use api_types::{CompletionTokensDetails, PromptTokensDetails, Timings, Usage};
+
+use crate::answer::Tally;
+
+/// Names the program that answers.
+pub(super) const FINGERPRINT: &str = concat!("tandem-", env!("CARGO_PKG_VERSION"));
+
+pub(super) fn usage(prompt_tokens: u32, tally: Tally) -> Usage {
+    Usage {
+        prompt_tokens,
+        completion_tokens: tally.completion_tokens,
+        total_tokens: prompt_tokens.saturating_add(tally.completion_tokens),
+        prompt_tokens_details: PromptTokensDetails {
+            cached_tokens: tally.cached_tokens,
+        },
+        completion_tokens_details: CompletionTokensDetails {
+            reasoning_tokens: tally.reasoning_tokens,
+        },
+    }
+}
+
+pub(super) fn timings(tally: Tally) -> Timings {
+    let timings = tally.timings;
+    // The first token belongs to the prompt's time.
+    let steps = timings.generated_tokens.saturating_sub(1);
+    Timings {
+        cache_n: tally.cached_tokens,
+        prompt_n: timings.prompt_tokens,
+        prompt_ms: timings.prompt_ms,
+        prompt_per_second: per_second(timings.prompt_tokens, timings.prompt_ms),
+        predicted_n: timings.generated_tokens,
+        predicted_ms: timings.generated_ms,
+        predicted_per_second: per_second(steps, timings.generated_ms),
+    }
+}
+
+/// The reason as the API spells it.
+pub(super) fn finish_reason(reason: generation::FinishReason) -> &'static str {
+    match reason {
+        generation::FinishReason::Stop => "stop",
+        generation::FinishReason::Length => "length",
+    }
+}
+
+fn per_second(count: u32, ms: f64) -> f64 {
+    if ms > 0.0 {
+        f64::from(count) * 1e3 / ms
+    } else {
+        0.0
+    }
+}

@@ -1,0 +1,97 @@
+//! What is known of a request, told to the log and to the metrics when its last holder lets go.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::http::{Method, StatusCode};
+use tracing::info;
+
+use crate::metrics::Metrics;
+
+/// The status of requests whose client left before an answer.
+const CLIENT_LEFT: u16 = 499;
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct RequestRecord {
+    pub id: String,
+    pub started: Instant,
+    method: Method,
+    route: String,
+    metrics: Arc<Metrics>,
+    facts: Mutex<Facts>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Facts {
+    status: Option<u16>,
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    outcome: Option<Outcome>,
+}
+
+/// How the answers of a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Complete,
+    Failed,
+    Cancelled,
+}
+
+impl RequestRecord {
+    pub fn new(id: String, method: Method, route: String, metrics: Arc<Metrics>) -> Self {
+        Self {
+            id,
+            started: Instant::now(),
+            method,
+            route,
+            metrics,
+            facts: Mutex::default(),
+        }
+    }
+
+    pub fn responded(&self, status: StatusCode) {
+        self.facts().status = Some(status.as_u16());
+    }
+
+    pub fn answered(&self, outcome: Outcome, prompt_tokens: u32, completion_tokens: u32) {
+        let mut facts = self.facts();
+        facts.outcome = Some(outcome);
+        facts.prompt_tokens = prompt_tokens;
+        facts.completion_tokens = completion_tokens;
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        // The facts are plain values: whoever panicked left them whole.
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RequestRecord {
+    fn drop(&mut self) {
+        let facts = self.facts().clone();
+        let status = facts.status.unwrap_or(CLIENT_LEFT);
+        let cancelled = status == CLIENT_LEFT || facts.outcome == Some(Outcome::Cancelled);
+        self.metrics.request_ended(&self.route, status);
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            self.metrics.rejected.increment(1);
+        }
+        if cancelled {
+            self.metrics.cancelled.increment(1);
+        } else if facts.outcome == Some(Outcome::Failed) {
+            self.metrics.failed.increment(1);
+        }
+        info!(
+            request_id = %self.id,
+            method = %self.method,
+            route = %self.route,
+            status,
+            cancelled,
+            failed = facts.outcome == Some(Outcome::Failed),
+            prompt_tokens = facts.prompt_tokens,
+            completion_tokens = facts.completion_tokens,
+            elapsed_ms = self.started.elapsed().as_millis() as u64,
+            "request"
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! The life of the router: build, serve, drain.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::serve::ListenerExt;
+use gguf::GgufFile;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::RouterConfig;
+use crate::http;
+use crate::state::State;
+use crate::target::Target;
+
+/// Time for the last words of requests that outlived the draining.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Serves `target` on `listener` with the words of `model` until `shutdown`, then lets the requests at work come to
+/// their end within `config.drain_timeout`.
+///
+/// # Errors
+/// A model file without a usable tokenizer or chat template, or a listener that breaks.
+pub async fn run(
+    config: RouterConfig,
+    model: GgufFile,
+    target: impl Target,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let drain_timeout = config.drain_timeout;
+    let state = Arc::new(State::new(config, &model, target, shutdown.clone())?);
+    drop(model);
+    let address = listener.local_addr().context("reading the address")?;
+    info!(%address, model = state.words.model_name, "serving HTTP");
+    let listener = listener.tap_io(|stream| {
+        // Tokens are small and wait for nobody.
+        if let Err(error) = stream.set_nodelay(true) {
+            warn!(%error, "a connection keeps its delays");
+        }
+    });
+    let app = http::routes(Arc::clone(&state));
+    let serving = axum::serve(listener, app)
+        .with_graceful_shutdown(shutdown.clone().cancelled_owned())
+        .into_future();
+    let mut serving = pin!(serving);
+    let patience = async {
+        shutdown.cancelled().await;
+        info!(timeout_ms = drain_timeout.as_millis() as u64, "draining");
+        tokio::time::sleep(drain_timeout).await;
+    };
+    tokio::select! {
+        result = &mut serving => return result.context("serving HTTP"),
+        () = state.metrics.keep_up() => {}
+        () = patience => {}
+    }
+    warn!("requests are still at work; ending them");
+    state.deadline.cancel();
+    match tokio::time::timeout(LAST_WORDS, serving).await {
+        Ok(result) => result.context("serving HTTP"),
+        Err(_) => Ok(()),
+    }
+}

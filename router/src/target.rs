@@ -1,0 +1,25 @@
+//! What the router needs of a target.
+
+use std::future::Future;
+
+use generation::{GenerateEvent, GenerateRequest, ModelDescription, WorkerStats};
+use tokio_stream::Stream;
+use worker_api::WorkerError;
+
+/// A worker that continues prompts. Dropping the events of a call cancels it.
+pub trait Target: Clone + Send + Sync + 'static {
+    /// The events of one call.
+    type Events: Stream<Item = Result<GenerateEvent, WorkerError>> + Send + 'static;
+
+    /// Asks which model is loaded.
+    fn describe(&self) -> impl Future<Output = Result<ModelDescription, WorkerError>> + Send;
+
+    /// Asks for the counters.
+    fn stats(&self) -> impl Future<Output = Result<WorkerStats, WorkerError>> + Send;
+
+    /// Asks for a continuation.
+    fn generate(
+        &self,
+        request: GenerateRequest,
+    ) -> impl Future<Output = Result<Self::Events, WorkerError>> + Send;
+}

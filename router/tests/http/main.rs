@@ -1,0 +1,13 @@
+//! The router over real HTTP, before a target that plays a script.
+
+// What a test cannot go on without ends it.
+#![allow(clippy::unwrap_used)]
+
+mod chat;
+mod client;
+mod completions;
+mod endings;
+mod endpoints;
+mod refusals;
+mod script;
+mod server;

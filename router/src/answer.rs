@@ -220,3 +220,6 @@ impl Answer {
         self.finish = Some(if stopped { FinishReason::Stop } else { reason });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,10 +15,12 @@ mod usage;
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::extract::Request;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{IntoMakeService, get, post};
+use axum::{Router, ServiceExt};
+use tower::util::{MapRequest, option_layer};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::CorsLayer;
 
@@ -26,8 +28,15 @@ use crate::error::RouterError;
 use crate::state::State;
 use crate::target::Target;
 
-/// Everything that is served.
-pub(crate) fn routes<T: Target>(state: Arc<State<T>>) -> Router {
+/// Everything that is served, with or without a slash at the end.
+pub(crate) fn service<T: Target>(state: Arc<State<T>>) -> IntoMakeService<Trimmed> {
+    let trimmed = MapRequest::new(routes(state), trim_slash as fn(Request) -> Request);
+    ServiceExt::<Request>::into_make_service(trimmed)
+}
+
+type Trimmed = MapRequest<Router, fn(Request) -> Request>;
+
+fn routes<T: Target>(state: Arc<State<T>>) -> Router {
     let cors = state.config.cors.then(CorsLayer::permissive);
     let routes = Router::new()
         .route("/", get(health::health::<T>))
@@ -46,10 +55,29 @@ pub(crate) fn routes<T: Target>(state: Arc<State<T>>) -> Router {
         .route("/detokenize", post(tokenize::detokenize::<T>))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(tower::util::option_layer(cors))
+        .layer(option_layer(cors))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(from_fn_with_state(Arc::clone(&state), track::track::<T>));
     routes.with_state(state)
+}
+
+/// Drops the slash at the end of the path, which has to be done before the route is looked up.
+fn trim_slash(mut request: Request) -> Request {
+    let uri = request.uri();
+    let path = uri.path().trim_end_matches('/');
+    if path.is_empty() || path.len() == uri.path().len() {
+        return request;
+    }
+    let path_and_query = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = path_and_query.parse().ok();
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 async fn unknown_route(uri: Uri) -> RouterError {

@@ -42,7 +42,7 @@ pub async fn run(
             warn!(%error, "a connection keeps its delays");
         }
     });
-    let app = http::routes(Arc::clone(&state));
+    let app = http::service(Arc::clone(&state));
     let serving = axum::serve(listener, app)
         .with_graceful_shutdown(shutdown.clone().cancelled_owned())
         .into_future();

@@ -92,3 +92,15 @@ fn a_seed_decides_without_regard_to_the_prompt_before() {
     assert_eq!(seeds, [u64::MAX, 0, u64::MAX, 0]);
     assert!(asked[3].request_id.ends_with("-3"));
 }
+
+#[test]
+fn control_tokens_are_no_text_and_count_as_tokens() {
+    let script = Script::says(&TOKENIZER, "a<|im_start|>b");
+    let server = Server::start(script);
+    let body = server.post(COMPLETIONS, &json!({ "prompt": "p" })).json();
+    assert_eq!(body["choices"][0]["text"], "ab");
+    assert_eq!(body["usage"]["completion_tokens"], 4);
+    let body = json!({ "prompt": "p", "ignore_eos": true, "max_tokens": 2 });
+    let body = server.post(COMPLETIONS, &body).json();
+    assert_eq!(body["choices"][0]["text"], "a");
+}

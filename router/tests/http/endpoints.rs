@@ -164,6 +164,14 @@ fn unknown_routes_and_methods_are_named() {
     assert_eq!(reply.status, 405);
     assert_eq!(reply.header("allow"), Some("POST"));
     assert_eq!(reply.json()["error"]["code"], "method_not_allowed");
+    for path in [
+        "/health/",
+        "/v1/models//",
+        "/v1/models/?client_version=1",
+        "/?x=/",
+    ] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
     let reply = exchange(server.address, &request("HEAD", "/health", "", b""));
     assert_eq!((reply.status, reply.body.len()), (200, 0));
 }

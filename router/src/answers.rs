@@ -4,34 +4,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use api_types::AnswerOptions;
-use generation::{FinishReason, GenerateEvent, GenerateRequest};
+use generation::{FinishReason, GenerateEvent};
 use metrics::Gauge;
-use sampling::SamplingParams;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::{Stream, StreamExt, StreamMap};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use worker_api::WorkerError;
 
-use crate::answer::{Answer, AnswerPlan, Piece, Tally};
-use crate::config::AnswerDefaults;
+use crate::answer::{Answer, Piece, Tally};
 use crate::error::RouterError;
 use crate::metrics::Metrics;
-use crate::random;
+use crate::plan::AnswersPlan;
 use crate::record::{Outcome, RequestRecord};
 use crate::state::State;
 use crate::target::Target;
 
 type Events = Pin<Box<dyn Stream<Item = Result<GenerateEvent, WorkerError>> + Send>>;
-
-/// What is to be answered, and how.
-#[derive(Debug, Clone)]
-pub(crate) struct AnswersPlan {
-    /// Each prompt with its token ids and how its answers become text.
-    pub prompts: Vec<(Vec<u32>, AnswerPlan)>,
-    pub options: AnswerOptions,
-    pub top_logprobs: Option<u32>,
-}
 
 /// The answers to one request, prompt by prompt, `n` to each. Dropping it cancels them.
 pub(crate) struct Answers {
@@ -70,14 +58,14 @@ impl Answers {
         if state.shutdown.is_cancelled() {
             return Err(RouterError::Draining);
         }
-        let requests = requests(state, &plan, &record.id).await?;
-        let held = admit(state, requests.len())?;
+        let n = plan.options.n as usize;
+        let held = admit(state, plan.prompts.len() * n)?;
+        let requests = plan.requests(state, &record.id).await?;
         let mut events = StreamMap::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
             let stream: Events = Box::pin(state.target.generate(request).await?);
             events.insert(index, stream);
         }
-        let n = plan.options.n as usize;
         let prompt_tokens: usize = plan.prompts.iter().map(|(prompt, _)| prompt.len()).sum();
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
         state.metrics.prompt_tokens.increment(prompt_tokens.into());
@@ -223,65 +211,6 @@ impl Stream for Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         self.end(Outcome::Cancelled);
-    }
-}
-
-/// The calls that the plan comes to.
-async fn requests<T: Target>(
-    state: &State<T>,
-    plan: &AnswersPlan,
-    request_id: &str,
-) -> Result<Vec<GenerateRequest>, RouterError> {
-    let model = state.description().await?;
-    let (options, defaults) = (&plan.options, &state.config.defaults);
-    let seed = options.seed.unwrap_or_else(random::bits);
-    let mut requests: Vec<GenerateRequest> = Vec::new();
-    for (prompt, answer) in &plan.prompts {
-        let mut request = GenerateRequest {
-            request_id: request_id.to_owned(),
-            prompt: prompt.clone(),
-            max_tokens: 0,
-            min_tokens: options.min_tokens,
-            stop_ids: answer.stop_ids.clone(),
-            sampling: sampling(options, defaults),
-            logprobs: plan.top_logprobs.is_some(),
-            top_logprobs: plan.top_logprobs.unwrap_or(0),
-        };
-        request.check(model)?;
-        let room = model.context_length.saturating_sub(prompt.len() as u32);
-        let wanted = options.max_tokens.or(defaults.max_tokens);
-        request.max_tokens = wanted.unwrap_or(room).min(room);
-        request.min_tokens = request.min_tokens.min(request.max_tokens);
-        for choice in 0..u64::from(options.n) {
-            let mut request = request.clone();
-            if options.n > 1 || plan.prompts.len() > 1 {
-                request.request_id = format!("{request_id}-{}", requests.len());
-            }
-            request.sampling.seed = seed.wrapping_add(choice);
-            requests.push(request);
-        }
-    }
-    Ok(requests)
-}
-
-fn sampling(options: &AnswerOptions, defaults: &AnswerDefaults) -> SamplingParams {
-    let asked = &options.sampling;
-    let window = asked
-        .repetition_window
-        .unwrap_or(defaults.repetition_window);
-    SamplingParams {
-        temperature: asked.temperature.unwrap_or(defaults.temperature),
-        top_p: asked.top_p.unwrap_or(defaults.top_p),
-        top_k: asked.top_k.unwrap_or(defaults.top_k),
-        min_p: asked.min_p.unwrap_or(defaults.min_p),
-        repetition_penalty: asked
-            .repetition_penalty
-            .unwrap_or(defaults.repetition_penalty),
-        presence_penalty: asked.presence_penalty.unwrap_or(0.0),
-        frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
-        repetition_window: window as usize,
-        logit_bias: asked.logit_bias.clone(),
-        seed: 0,
     }
 }
 

@@ -12,6 +12,7 @@ mod error;
 mod http;
 mod logprob;
 mod metrics;
+mod plan;
 mod random;
 mod record;
 mod server;

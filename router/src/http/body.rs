@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::EXPECT;
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use tokio_stream::StreamExt;
 
@@ -11,25 +11,32 @@ use crate::error::RouterError;
 
 /// How much of a body beyond the limit is read and dropped: a client that is still sending may not see the answer.
 const DROPPED_LIMITS: usize = 8;
-/// How long that may take.
+/// How long a client may fall silent before the end of its body.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long the dropping may take.
 const DROPPING: Duration = Duration::from_secs(10);
 
 /// The whole body.
 pub(super) async fn read(parts: &Parts, body: Body, limit: usize) -> Result<Vec<u8>, RouterError> {
     let too_large = RouterError::BodyTooLarge { limit };
     let mut stream = body.into_data_stream();
-    let announced = stream_len(parts);
+    let announced = announced_len(parts);
     if announced.is_some_and(|len| len > limit) && parts.headers.contains_key(EXPECT) {
         // The client waits for leave to send, and does not get it.
         return Err(too_large);
     }
     let mut bytes = Vec::with_capacity(announced.unwrap_or(0).min(limit));
-    while let Some(chunk) = stream.next().await {
+    loop {
+        let next = tokio::time::timeout(SILENCE, stream.next()).await;
+        let Some(chunk) = next.map_err(|_| RouterError::BodyCut)? else {
+            return Ok(bytes);
+        };
         let chunk = chunk.map_err(|_| RouterError::BodyCut)?;
         if bytes.len() + chunk.len() <= limit {
             bytes.extend_from_slice(&chunk);
             continue;
         }
+        drop(bytes);
         let mut left = limit.saturating_mul(DROPPED_LIMITS);
         let dropping = async {
             while let Some(Ok(chunk)) = stream.next().await {
@@ -43,10 +50,9 @@ pub(super) async fn read(parts: &Parts, body: Body, limit: usize) -> Result<Vec<
         let _ = tokio::time::timeout(DROPPING, dropping).await;
         return Err(too_large);
     }
-    Ok(bytes)
 }
 
-fn stream_len(parts: &Parts) -> Option<usize> {
-    let length = parts.headers.get(axum::http::header::CONTENT_LENGTH)?;
+fn announced_len(parts: &Parts) -> Option<usize> {
+    let length = parts.headers.get(CONTENT_LENGTH)?;
     length.to_str().ok()?.parse().ok()
 }

@@ -13,11 +13,12 @@ use chat::{ReasoningStart, RenderInput};
 use generation::FinishReason;
 
 use crate::answer::{AnswerPlan, Piece, Tally};
-use crate::answers::{Answers, AnswersPlan};
+use crate::answers::Answers;
 use crate::error::RouterError;
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
 use crate::http::{body, sse};
 use crate::logprob::TokenLogprob;
+use crate::plan::AnswersPlan;
 use crate::random;
 use crate::record::RequestRecord;
 use crate::state::{State, Words, offload, unix_seconds};

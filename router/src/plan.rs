@@ -1,0 +1,82 @@
+//! From what a request asks to the calls that the target gets.
+
+use api_types::AnswerOptions;
+use generation::GenerateRequest;
+use sampling::SamplingParams;
+
+use crate::answer::AnswerPlan;
+use crate::config::AnswerDefaults;
+use crate::error::RouterError;
+use crate::random;
+use crate::state::State;
+use crate::target::Target;
+
+/// What is to be answered, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct AnswersPlan {
+    /// Each prompt with its token ids and how its answers become text.
+    pub prompts: Vec<(Vec<u32>, AnswerPlan)>,
+    pub options: AnswerOptions,
+    pub top_logprobs: Option<u32>,
+}
+
+impl AnswersPlan {
+    /// The calls that the plan comes to.
+    pub async fn requests<T: Target>(
+        &self,
+        state: &State<T>,
+        request_id: &str,
+    ) -> Result<Vec<GenerateRequest>, RouterError> {
+        let model = state.description().await?;
+        let (options, defaults) = (&self.options, &state.config.defaults);
+        let seed = options.seed.unwrap_or_else(random::bits);
+        let mut requests: Vec<GenerateRequest> = Vec::new();
+        for (prompt, answer) in &self.prompts {
+            let mut request = GenerateRequest {
+                request_id: request_id.to_owned(),
+                prompt: prompt.clone(),
+                max_tokens: 0,
+                min_tokens: options.min_tokens,
+                stop_ids: answer.stop_ids.clone(),
+                sampling: sampling(options, defaults),
+                logprobs: self.top_logprobs.is_some(),
+                top_logprobs: self.top_logprobs.unwrap_or(0),
+            };
+            request.check(model)?;
+            let room = model.context_length.saturating_sub(prompt.len() as u32);
+            let wanted = options.max_tokens.or(defaults.max_tokens);
+            request.max_tokens = wanted.unwrap_or(room).min(room);
+            request.min_tokens = request.min_tokens.min(request.max_tokens);
+            for choice in 0..u64::from(options.n) {
+                let mut request = request.clone();
+                if options.n > 1 || self.prompts.len() > 1 {
+                    request.request_id = format!("{request_id}-{}", requests.len());
+                }
+                request.sampling.seed = seed.wrapping_add(choice);
+                requests.push(request);
+            }
+        }
+        Ok(requests)
+    }
+}
+
+fn sampling(options: &AnswerOptions, defaults: &AnswerDefaults) -> SamplingParams {
+    let asked = &options.sampling;
+    let window = asked
+        .repetition_window
+        .unwrap_or(defaults.repetition_window);
+    SamplingParams {
+        temperature: asked.temperature.unwrap_or(defaults.temperature),
+        top_p: asked.top_p.unwrap_or(defaults.top_p),
+        top_k: asked.top_k.unwrap_or(defaults.top_k),
+        min_p: asked.min_p.unwrap_or(defaults.min_p),
+        repetition_penalty: asked
+            .repetition_penalty
+            .unwrap_or(defaults.repetition_penalty),
+        presence_penalty: asked.presence_penalty.unwrap_or(0.0),
+        frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
+        repetition_window: window as usize,
+        logit_bias: asked.logit_bias.clone(),
+        seed: 0,
+    }
+}

@@ -4,16 +4,39 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-/// Local LLM inference. Without `-m`, commands use the small demo model inside this program.
+mod serve;
+
+pub(crate) use serve::{
+    ChatArgs, CommonArgs, DoctorArgs, RouterRoleArgs, TargetWorkerArgs, UpArgs,
+};
+
+/// Local LLM inference in separate processes: a router that speaks HTTP, and a worker that owns the model.
+///
+/// Without a command it serves the demo model inside this program on http://127.0.0.1:8000, as `tandem up` does.
+/// Every setting can be a flag, an environment variable (shown in brackets) or a line of the configuration file.
 #[derive(Debug, Parser)]
-#[command(name = "tandem", version, arg_required_else_help = true)]
+#[command(name = "tandem", version)]
 pub(crate) struct Cli {
+    /// What to log on standard error: error, warn, info, debug, trace, or per crate as in `warn,router=debug`
+    /// [default: info for commands that serve, warn for the others].
+    #[arg(long, global = true, env = "TANDEM_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Start the router and the worker, keep them running, and stop them together (Ctrl-C).
+    Up(UpArgs),
+    /// Chat in the terminal, with a server that runs already (--url) or one started for the chat.
+    Chat(ChatArgs),
+    /// Tell what this machine has, and whether a model fits.
+    Doctor(DoctorArgs),
+    /// Only the router: HTTP in, gRPC to a target worker out.
+    Router(RouterRoleArgs),
+    /// Only the target worker: loads the model and generates over gRPC.
+    TargetWorker(TargetWorkerArgs),
     /// Continue a prompt and stream the text: `tandem run -p "def fibonacci(n):"`.
     Run(RunArgs),
     /// Measure prompt processing and decoding in tokens per second (medians after a warm-up).

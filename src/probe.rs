@@ -35,8 +35,8 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
 
 fn target(args: &ModelArgs, tokens: &Path, features: &[usize], out: &Path) -> Result<()> {
     let tokens = session::read_tokens(tokens)?;
-    let file = session::open(args)?;
-    let mut model = session::load(&file, args, session::device(args)?)?;
+    let file = session::open(args.model.as_deref())?;
+    let mut model = session::load(&file, args, session::device(args.threads)?)?;
     let sequence = model.create_sequence()?;
     let mut logits = Vec::new();
     let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); features.len()];
@@ -88,7 +88,7 @@ fn target(args: &ModelArgs, tokens: &Path, features: &[usize], out: &Path) -> Re
 }
 
 fn tokenize(args: &ModelArgs, parse_special: bool) -> Result<()> {
-    let file = session::open(args)?;
+    let file = session::open(args.model.as_deref())?;
     let tokenizer = Tokenizer::from_gguf(file.metadata())?;
     let mut text = String::new();
     std::io::stdin()
@@ -133,7 +133,7 @@ fn chat_template(
 }
 
 fn template(args: &ModelArgs, messages: &Path, path: Option<&Path>) -> Result<()> {
-    let file = session::open(args)?;
+    let file = session::open(args.model.as_deref())?;
     let tokenizer = Tokenizer::from_gguf(file.metadata())?;
     let template = chat_template(&file, &tokenizer, path)?;
     let text = std::fs::read_to_string(messages)

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     };
     params.validate()?;
     let sampler = Sampler::new(params);
-    let file = session::open(&args.model)?;
+    let file = session::open(args.model.model.as_deref())?;
     let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata())?);
     let prompt = match (&args.tokens, &args.prompt) {
         (Some(path), _) => session::read_tokens(path)?,
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         ),
     };
     ensure!(!prompt.is_empty(), "the prompt has no tokens");
-    let mut model = session::load(&file, &args.model, session::device(&args.model)?)?;
+    let mut model = session::load(&file, &args.model, session::device(args.model.threads)?)?;
     let sequence = model.create_sequence()?;
 
     let started = Instant::now();

@@ -1,25 +1,25 @@
 //! Opens a model for a command: file or demo, device, progress bar.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use gguf::GgufFile;
 use indicatif::{ProgressBar, ProgressStyle};
 use kernels::CpuDevice;
-use models::{LoadOptions, Model};
+use models::{LoadOptions, LoadProgress, Model};
+use target_worker::context_length;
 
 use crate::cli::ModelArgs;
 
 /// The demo model, see `deploy/demo/README.md`.
 const DEMO_TARGET: &[u8] = include_bytes!("../deploy/demo/demo-target.gguf");
-/// Context where none is asked for: larger ones cost memory.
-const DEFAULT_CONTEXT_TOKENS: usize = 8192;
 /// Rows of one forward pass; longer prompts go in pieces of this size.
 pub(crate) const BATCH_ROWS: usize = 512;
 
 /// Opens the file asked for, or the demo.
-pub(crate) fn open(args: &ModelArgs) -> Result<GgufFile> {
-    match &args.model {
+pub(crate) fn open(model: Option<&Path>) -> Result<GgufFile> {
+    match model {
         Some(path) => {
             GgufFile::open(path).with_context(|| format!("opening model {}", path.display()))
         }
@@ -28,9 +28,9 @@ pub(crate) fn open(args: &ModelArgs) -> Result<GgufFile> {
     }
 }
 
-/// The CPU with the threads asked for.
-pub(crate) fn device(args: &ModelArgs) -> Result<Arc<CpuDevice>> {
-    let threads = match args.threads {
+/// The CPU with `threads` threads; 0: all that the system offers.
+pub(crate) fn device(threads: usize) -> Result<Arc<CpuDevice>> {
+    let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
     };
@@ -39,42 +39,45 @@ pub(crate) fn device(args: &ModelArgs) -> Result<Arc<CpuDevice>> {
 
 /// Loads the weights behind a progress bar (on a terminal).
 pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<CpuDevice>) -> Result<Model> {
-    let declared = file
-        .architecture()
-        .ok()
-        .and_then(|a| {
-            file.metadata()
-                .u64(&format!("{a}.context_length"))
-                .ok()
-                .flatten()
-        })
-        .map_or(DEFAULT_CONTEXT_TOKENS, |n| n as usize);
-    let max_tokens = if args.ctx_size == 0 {
-        declared.min(DEFAULT_CONTEXT_TOKENS)
-    } else {
-        args.ctx_size
-    };
-    let bar = ProgressBar::new(0).with_style(
-        ProgressStyle::with_template(
-            "loading {bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec}",
-        )
-        .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
+    let bar = LoadBar::new();
     let options = LoadOptions {
-        max_tokens,
+        max_tokens: context_length(file, args.ctx_size),
         max_sequences: 2,
         max_batch_rows: BATCH_ROWS,
     };
-    let model = models::load(file, device, options, &mut |progress| {
-        bar.set_length(progress.bytes_total);
-        bar.set_position(progress.bytes_done);
-    });
-    bar.finish_and_clear();
-    Ok(model?)
+    Ok(models::load(file, device, options, &mut |so_far| {
+        bar.show(so_far);
+    })?)
+}
+
+/// A progress bar over the bytes of a model; goes when all are there.
+pub(crate) struct LoadBar(ProgressBar);
+
+impl LoadBar {
+    pub(crate) fn new() -> Self {
+        let style = ProgressStyle::with_template(
+            "loading {bar:40} {bytes}/{total_bytes} {binary_bytes_per_sec}",
+        );
+        Self(ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
+    }
+
+    pub(crate) fn show(&self, so_far: LoadProgress) {
+        self.0.set_length(so_far.bytes_total);
+        self.0.set_position(so_far.bytes_done);
+        if so_far.bytes_done == so_far.bytes_total {
+            self.0.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for LoadBar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 /// Reads a JSON list of token ids.
-pub(crate) fn read_tokens(path: &std::path::Path) -> Result<Vec<u32>> {
+pub(crate) fn read_tokens(path: &Path) -> Result<Vec<u32>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let value: serde_json::Value =

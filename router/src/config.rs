@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// How the router serves.
@@ -44,9 +45,11 @@ impl Default for RouterConfig {
 }
 
 /// What holds where a request says nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AnswerDefaults {
     /// New tokens; `None` is all that the context has room for.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// 0 to 2; 0 takes the most likely token.
     pub temperature: f32,

@@ -16,9 +16,11 @@ mod plan;
 mod random;
 mod record;
 mod server;
+mod settings;
 mod state;
 mod target;
 
 pub use config::{AnswerDefaults, RouterConfig};
 pub use server::run;
+pub use settings::Settings;
 pub use target::Target;

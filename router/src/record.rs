@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::http::{Method, StatusCode};
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::metrics::Metrics;
 
@@ -81,6 +81,15 @@ impl Drop for RequestRecord {
         } else if facts.outcome == Some(Outcome::Failed) {
             self.metrics.failed.increment(1);
         }
+        let elapsed_ms = self.started.elapsed().as_millis() as u64;
+        if self.method != Method::POST {
+            // Polls for health and metrics would drown the rest.
+            let Self {
+                id, method, route, ..
+            } = self;
+            debug!(request_id = %id, %method, %route, status, elapsed_ms, "request");
+            return;
+        }
         info!(
             request_id = %self.id,
             method = %self.method,
@@ -90,7 +99,7 @@ impl Drop for RequestRecord {
             failed = facts.outcome == Some(Outcome::Failed),
             prompt_tokens = facts.prompt_tokens,
             completion_tokens = facts.completion_tokens,
-            elapsed_ms = self.started.elapsed().as_millis() as u64,
+            elapsed_ms,
             "request"
         );
     }

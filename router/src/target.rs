@@ -4,7 +4,7 @@ use std::future::Future;
 
 use generation::{GenerateEvent, GenerateRequest, ModelDescription, WorkerStats};
 use tokio_stream::Stream;
-use worker_api::WorkerError;
+use worker_api::{GenerateStream, TargetClient, WorkerError};
 
 /// A worker that continues prompts. Dropping the events of a call cancels it.
 pub trait Target: Clone + Send + Sync + 'static {
@@ -22,4 +22,20 @@ pub trait Target: Clone + Send + Sync + 'static {
         &self,
         request: GenerateRequest,
     ) -> impl Future<Output = Result<Self::Events, WorkerError>> + Send;
+}
+
+impl Target for TargetClient {
+    type Events = GenerateStream;
+
+    async fn describe(&self) -> Result<ModelDescription, WorkerError> {
+        Self::describe(self).await
+    }
+
+    async fn stats(&self) -> Result<WorkerStats, WorkerError> {
+        Self::stats(self).await
+    }
+
+    async fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, WorkerError> {
+        Self::generate(self, request).await
+    }
 }

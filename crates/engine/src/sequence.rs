@@ -151,7 +151,7 @@ impl Sequence {
     pub(crate) fn say_ending(self) {
         let Some(ending) = &self.ending else { return };
         let timings = self.timings();
-        tracing::info!(
+        tracing::debug!(
             request_id = self.request.request_id,
             prompt_tokens = self.prompt_len,
             generated_tokens = timings.generated_tokens,

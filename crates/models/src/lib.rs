@@ -22,5 +22,6 @@ pub use batch::{Batch, BatchSegment, LogitsRow, LogitsWanted, Output};
 pub use error::ModelError;
 pub use hparams::{Architecture, LayerKind, ModelConfig};
 pub use kv_cache::{SequenceId, Snapshot};
+pub use memory::{MemoryNeed, memory_need};
 pub use model::{LoadOptions, Model, load, load_path};
 pub use weights::LoadProgress;

@@ -5,7 +5,7 @@ use kv_cache::CacheShape;
 
 use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
-use crate::model::LoadOptions;
+use crate::model::{LoadOptions, cache_shape};
 
 /// Rows that the head is applied to at a time.
 pub(crate) const HEAD_ROWS: usize = 32;
@@ -33,6 +33,59 @@ fn scratch_bytes(config: &ModelConfig, options: &LoadOptions) -> u64 {
         .saturating_mul(size_of::<f32>() as u64)
 }
 
+/// Bytes that a model takes, and that the system has to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// Weights as the file stores them.
+    pub weights: u64,
+    /// KV rows and recurrent states of all sequences.
+    pub cache: u64,
+    /// Activations of a batch.
+    pub scratch: u64,
+    /// What the system says that it can give; `None` where it does not say.
+    pub available: Option<u64>,
+}
+
+impl MemoryNeed {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.weights
+            .saturating_add(self.cache)
+            .saturating_add(self.scratch)
+    }
+
+    /// Bytes that are not there.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.available
+            .map_or(0, |available| self.total().saturating_sub(available))
+    }
+}
+
+/// Says what a model file would take, without loading it.
+///
+/// # Errors
+/// No graph can be built from the file's keys.
+pub fn memory_need(file: &GgufFile, options: &LoadOptions) -> Result<MemoryNeed, ModelError> {
+    let config = ModelConfig::read(file)?;
+    Ok(need(file, &config, &cache_shape(&config), options))
+}
+
+fn need(
+    file: &GgufFile,
+    config: &ModelConfig,
+    cache: &CacheShape,
+    options: &LoadOptions,
+) -> MemoryNeed {
+    MemoryNeed {
+        weights: file.tensors().map(|tensor| tensor.data.len() as u64).sum(),
+        cache: cache.bytes(options.max_tokens, options.max_sequences) as u64,
+        scratch: scratch_bytes(config, options),
+        available: available_bytes(),
+    }
+}
+
 /// Refuses a model that needs more than the system has to give; accepts where the system does not say.
 pub(crate) fn check_fit(
     file: &GgufFile,
@@ -40,16 +93,12 @@ pub(crate) fn check_fit(
     cache: &CacheShape,
     options: &LoadOptions,
 ) -> Result<(), ModelError> {
-    let weights: u64 = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
-    let cache = cache.bytes(options.max_tokens, options.max_sequences) as u64;
-    let needed = weights
-        .saturating_add(cache)
-        .saturating_add(scratch_bytes(config, options));
-    match available_bytes() {
-        Some(available) if needed > available => Err(ModelError::DoesNotFit {
-            needed,
+    let need = need(file, config, cache, options);
+    match need.available {
+        Some(available) if need.missing() > 0 => Err(ModelError::DoesNotFit {
+            needed: need.total(),
             available,
-            missing: needed - available,
+            missing: need.missing(),
         }),
         _ => Ok(()),
     }

@@ -104,7 +104,7 @@ pub fn load(
     })
 }
 
-fn cache_shape(config: &ModelConfig) -> CacheShape {
+pub(crate) fn cache_shape(config: &ModelConfig) -> CacheShape {
     let head_dim = config.head_dim;
     let state = |kind: &LayerKind| match *kind {
         LayerKind::Attention { num_kv_heads } => LayerState::Attention {

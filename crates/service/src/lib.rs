@@ -13,5 +13,5 @@ pub use config::load_config;
 pub use endpoint::Endpoint;
 pub use error::ServiceError;
 pub use grpc::{GrpcListener, GrpcService, serve_grpc};
-pub use shutdown::cancel_on_signal;
+pub use shutdown::{StopSignals, cancel_on_signal};
 pub use telemetry::init_telemetry;

@@ -1,5 +1,7 @@
 //! Logs on standard error.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging at `filter` (as `RUST_LOG`, for example `info,router=debug`). A second call changes nothing.
@@ -8,6 +10,7 @@ pub fn init_telemetry(filter: &str) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(true);
     // Refused where a subscriber is set already: the first one wins.
     let _already_set = subscriber.try_init();

@@ -1,0 +1,171 @@
+//! Flags of the commands that serve. What is not given here comes from the configuration file, then from the defaults.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+/// What all serving commands take.
+#[derive(Clone, Debug, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct CommonArgs {
+    /// TOML file with the tables [target-worker] and [router]; see deploy/config/tandem.toml.
+    #[arg(long, env = "TANDEM_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// GGUF file (any part of a split one) [default: the demo model inside this program].
+    #[arg(short, long, env = "TANDEM_MODEL", value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<PathBuf>,
+    /// Seconds that running answers get to end at shutdown [default: 30].
+    #[arg(long, env = "TANDEM_DRAIN_SECONDS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_seconds: Option<u64>,
+    /// Process that this one ends with.
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub supervisor_pid: Option<i32>,
+}
+
+/// What decides how the target runs.
+#[derive(Clone, Debug, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct TargetArgs {
+    /// CPU threads; 0: all that the system offers [default: 0].
+    #[arg(short, long, env = "TANDEM_THREADS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// Tokens that one sequence can hold, prompt and answer together; 0: as the model declares, at most 8192
+    /// [default: 0].
+    #[arg(short, long, env = "TANDEM_CTX_SIZE", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ctx_size: Option<usize>,
+    /// Sequences decoded at a time; each has room for the whole context [default: 8].
+    #[arg(long, env = "TANDEM_PARALLEL", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<usize>,
+    /// Requests that may wait for a place; one more is answered with 429 [default: 64].
+    #[arg(long, env = "TANDEM_QUEUE_LEN", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_len: Option<usize>,
+    /// Prompt tokens computed in a step; more finish a prompt sooner, fewer keep other streams quick [default: 256].
+    #[arg(long, env = "TANDEM_PREFILL_CHUNK", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_chunk: Option<usize>,
+}
+
+/// What decides how the router answers.
+#[derive(Clone, Debug, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct RouterArgs {
+    /// HOST:PORT to serve HTTP on [default: 127.0.0.1:8000].
+    #[arg(short, long, env = "TANDEM_LISTEN", value_name = "HOST:PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// Name that clients ask for [default: the model file's own].
+    #[arg(long, env = "TANDEM_MODEL_NAME", value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_name: Option<String>,
+    /// Jinja file to use instead of the model's chat template.
+    #[arg(long, env = "TANDEM_CHAT_TEMPLATE_FILE", value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template_file: Option<PathBuf>,
+    /// Requests at work or waiting at a time; one more is answered with 429 [default: 64].
+    #[arg(long, env = "TANDEM_MAX_IN_FLIGHT", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<usize>,
+    /// Longest request body; longer ones are answered with 413 [default: 8388608].
+    #[arg(long, env = "TANDEM_MAX_BODY_BYTES", value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_body_bytes: Option<usize>,
+    /// Let web pages of any origin call.
+    #[arg(long, env = "TANDEM_CORS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cors: Option<bool>,
+}
+
+/// `tandem up`.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    #[command(flatten)]
+    pub router: RouterArgs,
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+/// `tandem target-worker`.
+#[derive(Clone, Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct TargetWorkerArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+    /// unix:PATH or tcp:HOST:PORT to serve gRPC on. TCP is neither encrypted nor authenticated: trusted networks only
+    /// [default: tcp:127.0.0.1:7001].
+    #[arg(short, long, env = "TANDEM_TARGET_LISTEN", value_name = "ENDPOINT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub target: TargetArgs,
+}
+
+/// `tandem router`.
+#[derive(Clone, Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct RouterRoleArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+    /// Where the target worker listens: unix:PATH or tcp:HOST:PORT [default: tcp:127.0.0.1:7001].
+    #[arg(long, env = "TANDEM_TARGET", value_name = "ENDPOINT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub router: RouterArgs,
+}
+
+/// `tandem chat`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ChatArgs {
+    /// Server to talk to, such as http://127.0.0.1:8000 [default: start one for this chat].
+    #[arg(long, env = "TANDEM_URL", conflicts_with = "model")]
+    pub url: Option<String>,
+    #[command(flatten)]
+    pub up: UpArgs,
+    /// System prompt.
+    #[arg(long)]
+    pub system: Option<String>,
+    /// 0 is greedy [default: the server's].
+    #[arg(long)]
+    pub temperature: Option<f32>,
+    /// New tokens per answer at most [default: the server's].
+    #[arg(short = 'n', long)]
+    pub max_tokens: Option<u32>,
+    /// Say this, print the answer and leave.
+    #[arg(short, long)]
+    pub prompt: Option<String>,
+}
+
+/// `tandem doctor`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// GGUF file whose memory need to tell [default: the demo model inside this program].
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Tokens of context per sequence; 0: as the model declares, at most 8192.
+    #[arg(short, long, default_value_t = 0, value_name = "TOKENS")]
+    pub ctx_size: usize,
+    /// Sequences decoded at a time.
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub parallel: usize,
+    /// CPU threads; 0: all that the system offers.
+    #[arg(short, long, default_value_t = 0, value_name = "N")]
+    pub threads: usize,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}

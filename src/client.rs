@@ -1,0 +1,86 @@
+//! The HTTP client of the commands that talk to a server.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use reqwest::{Client, Response, StatusCode};
+use serde_json::Value;
+
+/// The server is of this host most often.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server's base address and the connections to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    http: Client,
+    url: String,
+}
+
+impl Server {
+    pub(crate) fn new(url: &str) -> Result<Self> {
+        let http = Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A proxy of the environment must not get what is for the local server.
+            .no_proxy()
+            .build()
+            .context("making an HTTP client")?;
+        Ok(Self {
+            http,
+            url: url.trim_end_matches('/').to_owned(),
+        })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether the server can answer requests now.
+    pub(crate) async fn is_ready(&self) -> bool {
+        let answer = self
+            .http
+            .get(format!("{}/health/ready", self.url))
+            .timeout(CONNECT_TIMEOUT)
+            .send();
+        answer
+            .await
+            .is_ok_and(|answer| answer.status() == StatusCode::OK)
+    }
+
+    /// The first model of the list.
+    pub(crate) async fn model(&self) -> Result<String> {
+        let answer = self
+            .http
+            .get(format!("{}/v1/models", self.url))
+            .send()
+            .await
+            .with_context(|| format!("asking {} for its models", self.url))?;
+        let list: Value = checked(answer).await?.json().await?;
+        let name = list["data"][0]["id"].as_str();
+        Ok(name.context("the server lists no model")?.to_owned())
+    }
+
+    /// Posts JSON and gives the answer as it arrives.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Response> {
+        let answer = self
+            .http
+            .post(format!("{}{path}", self.url))
+            .json(body)
+            .send()
+            .await
+            .with_context(|| format!("asking {}", self.url))?;
+        checked(answer).await
+    }
+}
+
+/// Turns an error body into an error.
+async fn checked(answer: Response) -> Result<Response> {
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let body = answer.text().await.unwrap_or_default();
+    let message = serde_json::from_str::<Value>(&body)
+        .ok()
+        .and_then(|body| body["error"]["message"].as_str().map(str::to_owned));
+    bail!("the server answers {status}: {}", message.unwrap_or(body))
+}

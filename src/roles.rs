@@ -1,0 +1,66 @@
+//! `tandem router` and `tandem target-worker`: one role in this process.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::getppid;
+use tokio::runtime::Runtime;
+use worker_api::TargetClient;
+
+use crate::cli::{RouterRoleArgs, TargetWorkerArgs};
+use crate::session;
+
+/// What the runtime's blocking threads get to end in; a model that is being loaded does not stop for a signal.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+pub(crate) fn target_worker(args: &TargetWorkerArgs) -> Result<()> {
+    end_with(args.common.supervisor_pid)?;
+    let config: target_worker::Config =
+        service::load_config(args.common.config.as_deref(), "target-worker", args)?;
+    let file = session::open(config.model.as_deref())?;
+    let bar = session::LoadBar::new();
+    // Network and streams only; the engine and the device have threads of their own.
+    in_runtime(1, async {
+        let shutdown = service::cancel_on_signal()?;
+        target_worker::run(config, file, move |so_far| bar.show(so_far), shutdown).await
+    })
+}
+
+pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
+    end_with(args.common.supervisor_pid)?;
+    let settings: router::Settings =
+        service::load_config(args.common.config.as_deref(), "router", args)?;
+    let file = session::open(settings.model.as_deref())?;
+    in_runtime(2, async {
+        let shutdown = service::cancel_on_signal()?;
+        let target = TargetClient::new(&settings.target)?;
+        let listener = tokio::net::TcpListener::bind(&settings.listen)
+            .await
+            .with_context(|| format!("listening on {}", settings.listen))?;
+        router::run(settings.check()?, file, target, listener, shutdown).await
+    })
+}
+
+fn in_runtime(threads: usize, role: impl Future<Output = Result<()>>) -> Result<()> {
+    let runtime: Runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .context("starting the async runtime")?;
+    let result = runtime.block_on(role);
+    runtime.shutdown_timeout(LAST_WORDS);
+    result
+}
+
+/// Has the system send SIGTERM when the supervisor ends, however it does.
+fn end_with(supervisor_pid: Option<i32>) -> Result<()> {
+    let Some(pid) = supervisor_pid else {
+        return Ok(());
+    };
+    set_pdeathsig(Signal::SIGTERM).context("asking for the supervisor's end")?;
+    // It may have ended before the call.
+    ensure!(getppid().as_raw() == pid, "the supervisor {pid} is gone");
+    Ok(())
+}

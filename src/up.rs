@@ -1,0 +1,232 @@
+//! `tandem up`: the whole set from one configuration.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::IsTerminal;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use service::{Endpoint, StopSignals};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::UpArgs;
+use crate::client::Server;
+use crate::runtime_dir::RuntimeDir;
+use crate::session;
+use crate::supervisor::Role;
+
+/// How often a set that starts is asked whether it is ready.
+const READY_POLL: Duration = Duration::from_millis(50);
+
+/// The configuration of all roles: the file that a set's processes are started with.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct SetConfig {
+    target_worker: target_worker::Config,
+    router: router::Settings,
+}
+
+impl SetConfig {
+    /// Reads all layers, and fills in what the roles must agree on.
+    fn load(args: &UpArgs, dir: &RuntimeDir) -> Result<Self> {
+        #[derive(Serialize)]
+        struct Flags<'a, A: Serialize> {
+            #[serde(flatten)]
+            common: &'a crate::cli::CommonArgs,
+            #[serde(flatten)]
+            role: &'a A,
+        }
+        let common = &args.common;
+        let file = common.config.as_deref();
+        let target_flags = Flags {
+            common,
+            role: &args.target,
+        };
+        let router_flags = Flags {
+            common,
+            role: &args.router,
+        };
+        let mut target_worker: target_worker::Config =
+            service::load_config(file, "target-worker", &target_flags)?;
+        let mut router: router::Settings = service::load_config(file, "router", &router_flags)?;
+        let socket = Endpoint::Unix(dir.join("target.sock"));
+        target_worker.listen = socket.clone();
+        router.target = socket;
+        if router.model.is_none() {
+            router.model.clone_from(&target_worker.model);
+        }
+        router.listen = with_port(&router.listen)?;
+        Ok(Self {
+            target_worker,
+            router,
+        })
+    }
+}
+
+/// Finds a free port where port 0 is asked for, so that the address can be told and stays over restarts.
+fn with_port(listen: &str) -> Result<String> {
+    if !listen.ends_with(":0") {
+        return Ok(listen.to_owned());
+    }
+    let probe = TcpListener::bind(listen).with_context(|| format!("listening on {listen}"))?;
+    Ok(probe.local_addr()?.to_string())
+}
+
+pub(crate) fn run(args: &UpArgs, log: &str) -> Result<()> {
+    runtime()?.block_on(async {
+        let mut signals = StopSignals::install()?;
+        let mut set = Set::start(args, log)?;
+        let ready = tokio::select! {
+            ready = set.ready() => ready,
+            () = signals.recv() => return set.stop(&mut signals).await,
+        };
+        if let Err(error) = ready {
+            set.stop(&mut signals).await?;
+            return Err(error);
+        }
+        print_welcome(&set).await?;
+        let ended = tokio::select! {
+            ended = set.failed() => ended,
+            () = signals.recv() => Ok(()),
+        };
+        tracing::info!("draining; once more ends at once");
+        set.stop(&mut signals).await?;
+        ended
+    })
+}
+
+/// One thread: the processes' parent-death signal is tied to the thread that starts them.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the async runtime")
+}
+
+/// A running set of processes.
+#[derive(Debug)]
+pub(crate) struct Set {
+    pub(crate) server: Server,
+    roles: JoinSet<Result<()>>,
+    was_ready: CancellationToken,
+    stop_router: CancellationToken,
+    stop_worker: CancellationToken,
+    kill: CancellationToken,
+    // Dropped last: the processes use it.
+    _dir: RuntimeDir,
+}
+
+impl Set {
+    /// Starts the processes, without waiting for them.
+    pub(crate) fn start(args: &UpArgs, log: &str) -> Result<Self> {
+        let dir = RuntimeDir::create()?;
+        let config = SetConfig::load(args, &dir)?;
+        // A file that cannot be read fails here, before any process is there.
+        drop(session::open(config.target_worker.model.as_deref())?);
+        let config_path = dir.join("tandem.toml");
+        fs::write(&config_path, toml::to_string(&config)?)
+            .with_context(|| format!("writing {}", config_path.display()))?;
+        let server = Server::new(&format!("http://{}", config.router.listen))?;
+        let args: Vec<OsString> = vec![
+            "--log".into(),
+            log.into(),
+            "--config".into(),
+            config_path.into(),
+        ];
+        let mut set = Self {
+            server,
+            roles: JoinSet::new(),
+            was_ready: CancellationToken::new(),
+            stop_router: CancellationToken::new(),
+            stop_worker: CancellationToken::new(),
+            kill: CancellationToken::new(),
+            _dir: dir,
+        };
+        for (name, stop, drain_seconds) in [
+            (
+                "target-worker",
+                &set.stop_worker,
+                config.target_worker.drain_seconds,
+            ),
+            ("router", &set.stop_router, config.router.drain_seconds),
+        ] {
+            let role = Role {
+                name,
+                args: args.clone(),
+                stop: stop.clone(),
+                kill: set.kill.clone(),
+                was_ready: set.was_ready.clone(),
+                drain: Duration::from_secs(drain_seconds),
+            };
+            set.roles.spawn(role.keep_running());
+        }
+        Ok(set)
+    }
+
+    /// Waits until requests can be answered.
+    ///
+    /// # Errors
+    /// A process ended.
+    pub(crate) async fn ready(&mut self) -> Result<()> {
+        loop {
+            tokio::select! {
+                ended = self.roles.join_next() => return role_result(ended),
+                () = tokio::time::sleep(READY_POLL) => {}
+            }
+            if self.server.is_ready().await {
+                self.was_ready.cancel();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until a process cannot be kept running.
+    async fn failed(&mut self) -> Result<()> {
+        role_result(self.roles.join_next().await)
+    }
+
+    /// Ends the router first, so that running answers still have their worker. One more signal kills.
+    pub(crate) async fn stop(mut self, signals: &mut StopSignals) -> Result<()> {
+        let kill = self.kill.clone();
+        let end = async {
+            self.stop_router.cancel();
+            // The router, or whichever role failed before.
+            let mut left = self.roles.len();
+            while left > 1 {
+                self.roles.join_next().await;
+                left -= 1;
+            }
+            self.stop_worker.cancel();
+            while self.roles.join_next().await.is_some() {}
+        };
+        tokio::pin!(end);
+        tokio::select! {
+            () = &mut end => return Ok(()),
+            () = signals.recv() => {}
+        }
+        kill.cancel();
+        end.await;
+        Ok(())
+    }
+}
+
+fn role_result(ended: Option<Result<Result<()>, tokio::task::JoinError>>) -> Result<()> {
+    ended.context("no process is running")??
+}
+
+async fn print_welcome(set: &Set) -> Result<()> {
+    let url = set.server.url();
+    let model = set.server.model().await?;
+    println!("\n  {model} is served on {url}\n");
+    if std::io::stdout().is_terminal() {
+        println!("  Chat:  tandem chat --url {url}");
+        println!(
+            "  Ask:   curl -N {url}/v1/chat/completions -d '{{\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Write a function that reverses a string.\"}}]}}'"
+        );
+        println!("  Stop:  Ctrl-C\n");
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! Attention over pages, along chains and trees, and its commit.
+
+use kernels::{
+    AttentionArgs, CpuDevice, Device, HeadNorm, KvCommitArgs, KvLayer, PAGE_TOKENS, RopeArgs,
+    RopeStyle, Segment,
+};
+
+use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
+use crate::reference::{AttentionModel, Past};
+
+/// f32 dot products of up to 256 terms, an exponential good to 3e-7 and rotation angles kept in f32: 3e-7 was measured,
+/// and ten times that is far below any mistake of index or order.
+const TOLERANCE: f64 = 3e-6;
+
+const SEQUENCES: usize = 3;
+const PAGES: usize = 4;
+
+/// A tree with three branches, one of them five deep: `[0 [1 [3 [5] [6]] [4]] [2 [7 [8 [9]]]]]`.
+const TREE: &[i32] = &[-1, 0, 0, 1, 1, 3, 3, 2, 7, 8];
+
+/// (heads, key/value heads, head dim, rotated pairs, style, per-head norm, gated).
+type Case = (usize, usize, usize, usize, RopeStyle, bool, bool);
+
+const CASES: &[Case] = &[
+    (4, 4, 64, 32, RopeStyle::Adjacent, false, false),
+    (9, 3, 64, 32, RopeStyle::Neox, false, false),
+    (4, 1, 128, 64, RopeStyle::Neox, true, false),
+    (6, 1, 256, 32, RopeStyle::Neox, true, true),
+];
+
+fn model(case: Case, noise: &mut Noise) -> AttentionModel {
+    let (num_heads, num_kv_heads, head_dim, pairs, style, normed, gated) = case;
+    AttentionModel {
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        gated,
+        style,
+        inv_freq: (0..pairs)
+            .map(|i| 1e4_f32.powf(-(i as f32) / pairs as f32))
+            .collect(),
+        head_norm: normed.then(|| (noise.values(head_dim), noise.values(head_dim), 1e-6)),
+    }
+}
+
+/// q, k and v of a node.
+type Row = [Vec<f32>; 3];
+
+fn rows(model: &AttentionModel, count: usize, noise: &mut Noise) -> Vec<Row> {
+    let q = model.num_heads * model.head_dim * if model.gated { 2 } else { 1 };
+    let kv = model.num_kv_heads * model.head_dim;
+    (0..count)
+        .map(|_| {
+            // Larger queries sharpen the softmax.
+            let q = noise.values(q).iter().map(|v| 3.0 * v).collect();
+            [q, noise.values(kv), noise.values(kv)]
+        })
+        .collect()
+}
+
+fn chain(len: usize) -> Vec<i32> {
+    (0..len as i32).map(|i| i - 1).collect()
+}
+
+/// Nodes of one sequence in a call.
+struct Part<'a> {
+    sequence: usize,
+    committed_len: usize,
+    parents: &'a [i32],
+    rows: &'a [Row],
+}
+
+/// One layer on one device.
+struct Layer<'a> {
+    device: &'a CpuDevice,
+    model: &'a AttentionModel,
+    cache: KvLayer,
+}
+
+impl<'a> Layer<'a> {
+    fn new(device: &'a CpuDevice, model: &'a AttentionModel) -> Self {
+        let len = SEQUENCES * PAGES * PAGE_TOKENS * model.num_kv_heads * model.head_dim;
+        Self {
+            device,
+            model,
+            cache: KvLayer {
+                k: zeros(device, len),
+                v: zeros(device, len),
+            },
+        }
+    }
+
+    /// Pages of a sequence, interleaved with the others' and in falling order.
+    fn pages(sequence: usize) -> Vec<u32> {
+        (0..PAGES)
+            .map(|i| ((PAGES - 1 - i) * SEQUENCES + sequence) as u32)
+            .collect()
+    }
+
+    /// Outputs of all nodes, part by part.
+    fn run(&mut self, parts: &[Part<'_>]) -> Vec<f32> {
+        let (device, model) = (self.device, self.model);
+        let pages: Vec<_> = parts.iter().map(|p| Self::pages(p.sequence)).collect();
+        let mut first_row = 0;
+        let mut segments = Vec::new();
+        for (part, pages) in parts.iter().zip(&pages) {
+            segments.push(Segment {
+                first_row,
+                parents: part.parents,
+                committed_len: part.committed_len,
+                pages,
+                state_index: 0,
+                advance: false,
+            });
+            first_row += part.rows.len();
+        }
+        let [mut q, mut k, v] = [0, 1, 2].map(|field| {
+            let all = parts.iter().flat_map(|p| p.rows);
+            let values: Vec<f32> = all.flat_map(|row| &row[field]).copied().collect();
+            upload(device, &values)
+        });
+        let gammas = model
+            .head_norm
+            .as_ref()
+            .map(|(q, k, eps)| (upload(device, q), upload(device, k), *eps));
+        let mut out = zeros(device, first_row * model.num_heads * model.head_dim);
+        device.attention(AttentionArgs {
+            num_heads: model.num_heads,
+            num_kv_heads: model.num_kv_heads,
+            head_dim: model.head_dim,
+            q: &mut q,
+            gated: model.gated,
+            k: &mut k,
+            v: &v,
+            head_norm: gammas.as_ref().map(|(q_gamma, k_gamma, eps)| HeadNorm {
+                q_gamma,
+                k_gamma,
+                eps: *eps,
+            }),
+            rope: RopeArgs {
+                style: model.style,
+                inv_freq: &model.inv_freq,
+            },
+            cache: &mut self.cache,
+            segments: &segments,
+            out: &mut out,
+        });
+        download(device, &out)
+    }
+
+    fn commit(&mut self, sequence: usize, committed_len: usize, path: &[usize]) {
+        self.device.kv_commit(KvCommitArgs {
+            num_kv_heads: self.model.num_kv_heads,
+            head_dim: self.model.head_dim,
+            cache: &mut self.cache,
+            pages: &Self::pages(sequence),
+            committed_len,
+            path,
+        });
+    }
+}
+
+/// Prompts of three lengths (within a page, to a page's end, over two pages), then a tree, a chain and one node.
+#[test]
+fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
+    let prompts = [59, 64, 150];
+    let later = chain(7);
+    for &case in CASES {
+        let mut noise = Noise(19);
+        let model = model(case, &mut noise);
+        let first: Vec<_> = prompts.map(|n| rows(&model, n, &mut noise)).into();
+        let chains: Vec<_> = prompts.map(chain).into();
+        let second: Vec<_> = [TREE.len(), 7, 1]
+            .map(|n| rows(&model, n, &mut noise))
+            .into();
+        let parents: [&[i32]; 3] = [TREE, &later, &[-1]];
+
+        let mut want = Vec::new();
+        let mut past = vec![Past::default(); SEQUENCES];
+        for (s, rows) in first.iter().enumerate() {
+            want.extend(model.segment(&past[s], &chains[s], rows));
+            model.commit(&mut past[s], rows);
+        }
+        for (s, rows) in second.iter().enumerate() {
+            want.extend(model.segment(&past[s], parents[s], rows));
+        }
+        let mut same = SameBits::default();
+        for device in devices() {
+            let mut layer = Layer::new(&device, &model);
+            let call = |rows: &'_ [Vec<Row>], parents: [&'_ [i32]; 3], committed: [usize; 3]| {
+                (0..SEQUENCES)
+                    .map(|s| (s, committed[s], parents[s].to_vec(), rows[s].clone()))
+                    .collect::<Vec<_>>()
+            };
+            let mut got = Vec::new();
+            for turn in [
+                call(&first, [&chains[0], &chains[1], &chains[2]], [0; 3]),
+                call(&second, parents, prompts),
+            ] {
+                let parts: Vec<_> = turn
+                    .iter()
+                    .map(|(sequence, committed_len, parents, rows)| Part {
+                        sequence: *sequence,
+                        committed_len: *committed_len,
+                        parents,
+                        rows,
+                    })
+                    .collect();
+                got.extend(layer.run(&parts));
+            }
+            let error = relative_error(&got, &want);
+            let what = format!("{case:?} on {}", device.name());
+            assert!(error < TOLERANCE, "{what}: {error:e}");
+            same.check(got, &what);
+        }
+    }
+}
+
+/// The product's promise: a tree's nodes, their commit and what follows have the bits of plain decoding.
+#[test]
+fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
+    let path = [0, 2, 7, 8, 9];
+    for device in devices() {
+        for &case in CASES {
+            let mut noise = Noise(23);
+            let model = model(case, &mut noise);
+            let width = model.num_heads * model.head_dim;
+            // The path crosses from one page into the next.
+            let prompt = rows(&model, 61, &mut noise);
+            let other = rows(&model, 5, &mut noise);
+            let tree = rows(&model, TREE.len(), &mut noise);
+            let next = rows(&model, 1, &mut noise);
+
+            let mut plain = Layer::new(&device, &model);
+            let mut decoded = Vec::new();
+            let steps: Vec<&Row> = prompt
+                .iter()
+                .chain(path.iter().map(|&i| &tree[i]))
+                .chain(&next)
+                .collect();
+            for (committed_len, row) in steps.iter().enumerate() {
+                decoded.extend(plain.run(&[Part {
+                    sequence: 1,
+                    committed_len,
+                    parents: &[-1],
+                    rows: std::slice::from_ref(*row),
+                }]));
+            }
+
+            let mut layer = Layer::new(&device, &model);
+            let company = Part {
+                sequence: 0,
+                committed_len: 0,
+                parents: &chain(5),
+                rows: &other,
+            };
+            let of = |committed_len, parents, rows| Part {
+                sequence: 1,
+                committed_len,
+                parents,
+                rows,
+            };
+            let parents = chain(61);
+            let mut got = layer.run(&[company, of(0, &parents, &prompt)]);
+            got.drain(..5 * width);
+            let answers = layer.run(&[of(61, TREE, &tree)]);
+            for node in path {
+                got.extend_from_slice(&answers[node * width..][..width]);
+            }
+            layer.commit(1, 61, &path);
+            got.extend(layer.run(&[of(66, &[-1], &next)]));
+            assert!(same_bits(&got, &decoded), "{case:?} on {}", device.name());
+        }
+    }
+}

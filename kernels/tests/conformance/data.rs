@@ -1,0 +1,138 @@
+//! Inputs, devices and comparisons that all cases share.
+
+use kernels::{Buffer, CpuDevice, Device, Matrix, MatrixSource, Tier};
+use tensor::DType;
+
+/// A deterministic stream in -1..1 (SplitMix64).
+pub(crate) struct Noise(pub(crate) u64);
+
+impl Noise {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn values(&mut self, count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|_| (self.word() >> 40) as f32 / (1 << 23) as f32 - 1.0)
+            .collect()
+    }
+
+    /// Random bytes that are valid blocks: every f16 scale field is made small and finite.
+    pub(crate) fn weights(&mut self, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
+        let total = rows * dtype.row_bytes(cols).expect("whole blocks");
+        let scales: &[usize] = match dtype {
+            DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::Iq4Nl | DType::Iq4Xs => &[0],
+            DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
+            DType::Q2K => &[80, 82],
+            DType::Q3K => &[108],
+            DType::Q6K => &[208],
+            DType::F32 => return bytes_of(&self.values(rows * cols)),
+            DType::F16 | DType::BF16 => &[0],
+        };
+        let mut bytes: Vec<u8> = (0..total).map(|_| self.word() as u8).collect();
+        for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+            for &at in scales {
+                // f16 of about 2^-10, and bf16 of about 2^-7.
+                block[at + 1] = if dtype == DType::BF16 {
+                    0x3c | (block[at + 1] & 0x81)
+                } else {
+                    0x14 | (block[at + 1] & 0x87)
+                };
+            }
+        }
+        bytes
+    }
+}
+
+pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// Rows of a matrix as the file format defines them.
+pub(crate) fn decoded(dtype: DType, cols: usize, bytes: &[u8]) -> Vec<Vec<f32>> {
+    bytes
+        .chunks_exact(dtype.row_bytes(cols).expect("whole blocks"))
+        .map(|row| {
+            let mut out = vec![0.0; cols];
+            tensor::decode_row(dtype, row, &mut out).expect("a valid row");
+            out
+        })
+        .collect()
+}
+
+/// A device for each instruction set of this machine, slowest first.
+pub(crate) fn devices() -> Vec<CpuDevice> {
+    let mut out = Vec::new();
+    for tier in Tier::ALL {
+        match CpuDevice::with_tier(2, *tier) {
+            Ok(device) => out.push(device),
+            Err(_) => eprintln!("skipped: no {} here", tier.name()),
+        }
+    }
+    out
+}
+
+pub(crate) fn load(
+    device: &dyn Device,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    bytes: &[u8],
+) -> Matrix {
+    device
+        .load_matrix(MatrixSource {
+            dtype,
+            rows,
+            cols,
+            bytes,
+        })
+        .expect("a matrix that loads")
+}
+
+pub(crate) fn zeros(device: &dyn Device, len: usize) -> Buffer {
+    device.zeros(len).expect("memory")
+}
+
+pub(crate) fn upload(device: &dyn Device, values: &[f32]) -> Buffer {
+    let mut buffer = zeros(device, values.len());
+    device.write(&mut buffer, 0, values);
+    buffer
+}
+
+pub(crate) fn download(device: &dyn Device, buffer: &Buffer) -> Vec<f32> {
+    let mut values = vec![0.0; buffer.len()];
+    device.read(buffer, 0, &mut values);
+    values
+}
+
+pub(crate) fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Norm of the difference over the norm of what is wanted.
+pub(crate) fn relative_error(got: &[f32], want: &[f64]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let error: f64 = got
+        .iter()
+        .zip(want)
+        .map(|(g, w)| (f64::from(*g) - w).powi(2))
+        .sum();
+    let norm: f64 = want.iter().map(|w| w * w).sum();
+    (error / norm.max(f64::MIN_POSITIVE)).sqrt()
+}
+
+/// Holds the results of one case to each other over instruction sets.
+#[derive(Default)]
+pub(crate) struct SameBits(Option<Vec<f32>>);
+
+impl SameBits {
+    pub(crate) fn check(&mut self, got: Vec<f32>, what: &str) {
+        match &self.0 {
+            None => self.0 = Some(got),
+            Some(first) => assert!(same_bits(first, &got), "{what}: the bits differ"),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Products with weights of every element type.
+//!
+//! Against f64 loops on the decoded weights the tolerance is that of 8-bit activations: 1.5 % of the norm of the
+//! output. Float weights read f32 activations: 1e-5.
+
+use kernels::{Device, GatedLinearArgs, LinearArgs, Matrix, Projection};
+use tensor::DType;
+
+use crate::data::{
+    Noise, SameBits, decoded, devices, download, load, relative_error, same_bits, upload, zeros,
+};
+use crate::reference::{dot, silu};
+
+fn tolerance(dtype: DType) -> f64 {
+    if dtype.is_quantised() { 1.5e-2 } else { 1e-5 }
+}
+
+/// Columns that are whole quant blocks, and more than one.
+fn columns(dtype: DType) -> usize {
+    if dtype.block_len() == 256 { 768 } else { 96 }
+}
+
+fn product(device: &dyn Device, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+    let num_rows = x.len() / matrix.cols();
+    let mut out = zeros(device, num_rows * matrix.rows());
+    device.linear(LinearArgs {
+        num_rows,
+        x: &upload(device, x),
+        norm: None,
+        projections: &mut [Projection {
+            weight: matrix,
+            out: &mut out,
+        }],
+        accumulate: false,
+    });
+    download(device, &out)
+}
+
+#[test]
+fn products_agree_with_decoded_weights_and_between_instruction_sets() {
+    let mut noise = Noise(7);
+    for &dtype in DType::ALL {
+        let cols = columns(dtype);
+        for (rows, batch) in [(1, 13), (16, 1), (37, 13), (37, 41)] {
+            let bytes = noise.weights(dtype, rows, cols);
+            let reference = decoded(dtype, cols, &bytes);
+            let x = noise.values(batch * cols);
+            let want: Vec<f64> = x
+                .chunks_exact(cols)
+                .flat_map(|x| reference.iter().map(move |w| dot(w, x)))
+                .collect();
+            let mut same = SameBits::default();
+            for device in devices() {
+                let what = format!("{dtype} {rows}x{cols}, {batch} rows on {}", device.name());
+                let got = product(&device, &load(&device, dtype, rows, cols, &bytes), &x);
+                let error = relative_error(&got, &want);
+                assert!(error < tolerance(dtype), "{what}: {error:e}");
+                same.check(got, &what);
+            }
+        }
+    }
+}
+
+/// The largest integers there are, where a narrow accumulator would saturate.
+#[test]
+fn extreme_weights_and_activations_agree_between_instruction_sets() {
+    for &dtype in DType::ALL {
+        let (rows, cols, batch) = (16, 512, 32);
+        for byte in [0x00, 0x7f, 0x80, 0xff] {
+            let mut bytes = Noise(43).weights(dtype, rows, cols);
+            // Scales stay as they are: 0x14 and its like in the high byte of an f16 are finite.
+            let scaled = bytes.clone();
+            bytes.fill(byte);
+            for (i, (b, s)) in bytes.iter_mut().zip(&scaled).enumerate() {
+                let at = i % dtype.block_bytes();
+                let fields = match dtype {
+                    DType::Q2K => 80..84,
+                    DType::Q3K => 108..110,
+                    DType::Q6K => 208..210,
+                    DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => 0..4,
+                    _ => 0..2,
+                };
+                if fields.contains(&at) || !dtype.is_quantised() {
+                    *b = *s;
+                }
+            }
+            let x: Vec<f32> = (0..batch * cols)
+                .map(|i| if i / cols % 2 == 0 { 1.0 } else { -1.0 })
+                .collect();
+            let mut same = SameBits::default();
+            for device in devices() {
+                let matrix = load(&device, dtype, rows, cols, &bytes);
+                same.check(product(&device, &matrix, &x), &format!("{dtype} {byte:#x}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_company() {
+    for device in devices() {
+        let mut noise = Noise(11);
+        for &dtype in DType::ALL {
+            let (rows, cols) = (48, 512);
+            let bytes = noise.weights(dtype, rows, cols);
+            let matrix = load(&device, dtype, rows, cols, &bytes);
+            let x = noise.values(64 * cols);
+            let alone: Vec<f32> = x
+                .chunks_exact(cols)
+                .flat_map(|x| product(&device, &matrix, x))
+                .collect();
+            for count in [2, 7, 8, 9, 16, 23, 33, 64] {
+                let got = product(&device, &matrix, &x[..count * cols]);
+                assert!(
+                    same_bits(&got, &alone[..count * rows]),
+                    "{dtype}: {count} rows together on {}",
+                    device.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn projections_of_one_call_are_those_of_several_and_accumulate_adds() {
+    let mut noise = Noise(47);
+    let (cols, batch) = (512, 19);
+    let shapes = [
+        (DType::Q4K, 40),
+        (DType::Q8_0, 17),
+        (DType::F32, 5),
+        (DType::Q6K, 64),
+    ];
+    let weights = shapes.map(|(dtype, rows)| noise.weights(dtype, rows, cols));
+    let x = noise.values(batch * cols);
+    for device in devices() {
+        let matrices: Vec<Matrix> = shapes
+            .iter()
+            .zip(&weights)
+            .map(|((dtype, rows), bytes)| load(&device, *dtype, *rows, cols, bytes))
+            .collect();
+        let start: Vec<f32> = (0..batch * 64).map(|i| i as f32).collect();
+        let mut outs: Vec<_> = shapes
+            .iter()
+            .map(|(_, rows)| upload(&device, &start[..batch * rows]))
+            .collect();
+        let mut projections: Vec<_> = matrices
+            .iter()
+            .zip(&mut outs)
+            .map(|(weight, out)| Projection { weight, out })
+            .collect();
+        device.linear(LinearArgs {
+            num_rows: batch,
+            x: &upload(&device, &x),
+            norm: None,
+            projections: &mut projections,
+            accumulate: true,
+        });
+        for (matrix, out) in matrices.iter().zip(&outs) {
+            let want: Vec<f32> = product(&device, matrix, &x)
+                .iter()
+                .zip(&start)
+                .map(|(a, b)| b + a)
+                .collect();
+            assert!(same_bits(&download(&device, out), &want));
+        }
+    }
+}
+
+#[test]
+fn gate_and_up_give_swiglu() {
+    let mut noise = Noise(17);
+    for dtypes in [
+        (DType::F32, DType::F32),
+        (DType::Q4_0, DType::Q4_0),
+        (DType::Q4K, DType::Q6K),
+        (DType::Q8_0, DType::Q5K),
+    ] {
+        let (rows, cols, batch) = (40, 256, 21);
+        let gate = noise.weights(dtypes.0, rows, cols);
+        let up = noise.weights(dtypes.1, rows, cols);
+        let x = noise.values(batch * cols);
+        let (g, u) = (decoded(dtypes.0, cols, &gate), decoded(dtypes.1, cols, &up));
+        let want: Vec<f64> = x
+            .chunks_exact(cols)
+            .flat_map(|x| {
+                g.iter()
+                    .zip(&u)
+                    .map(move |(g, u)| silu(dot(g, x)) * dot(u, x))
+            })
+            .collect();
+        let mut same = SameBits::default();
+        for device in devices() {
+            let gate = load(&device, dtypes.0, rows, cols, &gate);
+            let up = load(&device, dtypes.1, rows, cols, &up);
+            let run = |x: &[f32]| {
+                let num_rows = x.len() / cols;
+                let mut out = zeros(&device, num_rows * rows);
+                device.gated_linear(GatedLinearArgs {
+                    num_rows,
+                    x: &upload(&device, x),
+                    norm: None,
+                    gate: &gate,
+                    up: &up,
+                    out: &mut out,
+                });
+                download(&device, &out)
+            };
+            let got = run(&x);
+            let what = format!("{dtypes:?} on {}", device.name());
+            let error = relative_error(&got, &want);
+            // Two products, each with its own rounding of the activations.
+            assert!(error < 2.0 * tolerance(dtypes.1), "{what}: {error:e}");
+            let alone: Vec<f32> = x.chunks_exact(cols).flat_map(run).collect();
+            assert!(same_bits(&got, &alone), "{what}: alone");
+            same.check(got, &what);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Every operation of a device against plain loops, over all instruction sets of this machine.
+//!
+//! Three facts are held for each operation: it agrees with a reference that shares no code with the device, all
+//! instruction sets give the same bits, and a row's bits do not depend on the rows that share its call.
+
+mod attention;
+mod data;
+mod delta_net;
+mod linear;
+mod reference;
+mod rows;

@@ -19,13 +19,16 @@ mod ops;
 mod pack;
 mod pool;
 mod tier;
+mod tiles;
 
 pub(crate) use pack::PackedMatrix;
 pub use tier::Tier;
 
 use std::sync::Mutex;
 
-use crate::cpu::lanes::{Avx2, Avx512, Lanes, Op, Scalar};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::lanes::{Avx2, Avx512};
+use crate::cpu::lanes::{Lanes, Op, Scalar};
 use crate::cpu::matmul::Activations;
 use crate::cpu::pool::Pool;
 use crate::error::DeviceError;
@@ -62,6 +65,7 @@ impl CpuDevice {
     /// # Errors
     /// [`DeviceError::TierUnavailable`].
     pub fn with_tier(threads: usize, tier: Tier) -> Result<Self, DeviceError> {
+        // Asks for the matrix unit too, which must come before the threads that use it.
         if !tier.is_available() {
             return Err(DeviceError::TierUnavailable { tier: tier.name() });
         }
@@ -89,9 +93,11 @@ impl CpuDevice {
         // SAFETY: `with_tier` checked that the instruction set is there; ops check their shapes.
         unsafe {
             match self.tier {
-                Tier::Scalar => Scalar::vectorize(op),
+                #[cfg(target_arch = "x86_64")]
                 Tier::Avx2 => Avx2::vectorize(op),
-                Tier::Avx512Vnni => Avx512::vectorize(op),
+                #[cfg(target_arch = "x86_64")]
+                Tier::Avx512Vnni | Tier::Amx => Avx512::vectorize(op),
+                _ => Scalar::vectorize(op),
             }
         }
     }

@@ -3,11 +3,15 @@
 //! One generic body serves all instruction sets, so that all give the same bits: the same integer sums, and the same
 //! float operations in the same order ([`Scalar`] rounds its fused multiply-add once, as the hardware does).
 
+#[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod scalar;
 
+#[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use scalar::Scalar;
 
@@ -25,7 +29,7 @@ pub(crate) trait Op {
 
 /// # Safety
 /// All methods: the instruction set is available on this CPU; pointers are valid for the lanes read or written
-/// (16 elements of the pointed type, 64 for [`Lanes::b_load`], 4 for the activations of [`Lanes::dot4`]).
+/// (16 elements of the pointed type, 64 bytes for [`Lanes::b_load`] and [`Lanes::b_store`], 4 for the activations of [`Lanes::dot4`]).
 pub(crate) unsafe trait Lanes: Copy {
     /// 16 f32.
     type F: Copy;
@@ -59,9 +63,11 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn i_mul(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn i_and(a: Self::I, mask: i32) -> Self::I;
     unsafe fn i_shr4(a: Self::I) -> Self::I;
+    unsafe fn i_load(source: *const i32) -> Self::I;
     unsafe fn i_load_u8(source: *const u8) -> Self::I;
     unsafe fn i_load_i8(source: *const u8) -> Self::I;
     unsafe fn b_load(source: *const u8) -> Self::B;
+    unsafe fn b_store(target: *mut u8, value: Self::B);
     /// `(value >> shift) & mask` in each byte.
     unsafe fn b_bits<const SHIFT: i32>(value: Self::B, mask: u8) -> Self::B;
     /// `high << SHIFT | low`; high bits must fit the byte.

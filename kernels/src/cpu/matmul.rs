@@ -6,6 +6,7 @@
 
 mod inner;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensor::DType;
@@ -13,6 +14,7 @@ use tensor::DType;
 use crate::cpu::lanes::{LANES, Lanes, Op, f_sigmoid};
 use crate::cpu::matmul::inner::{by32, by256, floats};
 use crate::cpu::pack::PackedMatrix;
+use crate::cpu::tiles::{TILE_COLUMNS, Tiles};
 
 /// Row tiles that a thread walks for each group of columns, so that weights stay in its L2.
 const TILES_PER_JOB: usize = 8;
@@ -130,6 +132,7 @@ pub(crate) struct Part<'a> {
     pub x: &'a Activations,
     pub queue: &'a Queue,
     pub threads: usize,
+    pub tiles: Tiles,
 }
 
 fn tiles_per_job(tiles: usize, threads: usize) -> usize {
@@ -139,25 +142,16 @@ fn tiles_per_job(tiles: usize, threads: usize) -> usize {
 impl Op for Part<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        loop {
-            let mut job = self.queue.next.fetch_add(1, Ordering::Relaxed);
-            let mut claimed = None;
-            for product in self.products {
-                let tiles = product.weight.rows.div_ceil(LANES);
-                let per_job = tiles_per_job(tiles, self.threads);
-                let jobs = tiles.div_ceil(per_job);
-                if job < jobs {
-                    claimed = Some((product, job * per_job..tiles.min((job + 1) * per_job)));
-                    break;
-                }
-                job -= jobs;
-            }
-            let Some((product, tiles)) = claimed else {
-                return;
-            };
+        let tiled = self.tiles != Tiles::None && self.x.num_columns >= TILE_COLUMNS;
+        if tiled {
+            self.tiles.configure();
+        }
+        while let Some((product, tiles)) = self.claim() {
+            let tiled = tiled && product.is_quantised();
             let mut column = 0;
             while column < self.x.num_columns {
                 let count = match self.x.num_columns - column {
+                    TILE_COLUMNS.. if tiled => TILE_COLUMNS,
                     8.. => 8,
                     4.. => 4,
                     2.. => 2,
@@ -165,53 +159,86 @@ impl Op for Part<'_> {
                 };
                 for tile in tiles.clone() {
                     match count {
-                        8 => product_tile::<L, 8>(product, self.x, tile, column),
-                        4 => product_tile::<L, 4>(product, self.x, tile, column),
-                        2 => product_tile::<L, 2>(product, self.x, tile, column),
-                        _ => product_tile::<L, 1>(product, self.x, tile, column),
+                        TILE_COLUMNS => self.tile::<L, TILE_COLUMNS>(product, tile, column),
+                        8 => self.tile::<L, 8>(product, tile, column),
+                        4 => self.tile::<L, 4>(product, tile, column),
+                        2 => self.tile::<L, 2>(product, tile, column),
+                        _ => self.tile::<L, 1>(product, tile, column),
                     }
                 }
                 column += count;
             }
         }
+        if tiled {
+            self.tiles.release();
+        }
     }
 }
 
-#[inline(always)]
-unsafe fn product_tile<L: Lanes, const N: usize>(
-    product: &Product<'_>,
-    x: &Activations,
-    tile: usize,
-    column: usize,
-) {
-    let mut sums = matrix_tile::<L, N>(product.weight, x, tile, column);
-    if let Some(up) = product.up {
-        let others = matrix_tile::<L, N>(up, x, tile, column);
-        for i in 0..N {
-            sums[i] = L::f_mul(L::f_mul(sums[i], f_sigmoid::<L>(sums[i])), others[i]);
+impl Part<'_> {
+    /// Row tiles of a product that no other thread has.
+    fn claim(&self) -> Option<(&Product<'_>, Range<usize>)> {
+        let mut job = self.queue.next.fetch_add(1, Ordering::Relaxed);
+        for product in self.products {
+            let tiles = product.weight.rows.div_ceil(LANES);
+            let per_job = tiles_per_job(tiles, self.threads);
+            let jobs = tiles.div_ceil(per_job);
+            if job < jobs {
+                return Some((product, job * per_job..tiles.min((job + 1) * per_job)));
+            }
+            job -= jobs;
         }
+        None
     }
-    let rows = product.weight.rows;
-    let valid = (rows - tile * LANES).min(LANES);
-    for (i, &sum) in sums.iter().enumerate() {
-        let target = product.out.at((column + i) * rows + tile * LANES);
-        if valid == LANES {
-            let sum = if product.store == Store::Accumulate {
-                L::f_add(L::f_load(target), sum)
-            } else {
-                sum
-            };
-            L::f_store(target, sum);
-        } else {
-            let mut lanes = [0.0_f32; LANES];
-            L::f_store(lanes.as_mut_ptr(), sum);
-            for (lane, value) in lanes.iter().enumerate().take(valid) {
-                let target = target.add(lane);
-                *target = if product.store == Store::Accumulate {
-                    *target + value
+
+    /// 16 outputs of N columns.
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const N: usize>(
+        &self,
+        product: &Product<'_>,
+        tile: usize,
+        column: usize,
+    ) {
+        let mut sums = matrix_tile::<L, N>(product.weight, self.x, self.tiles, tile, column);
+        if let Some(up) = product.up {
+            let others = matrix_tile::<L, N>(up, self.x, self.tiles, tile, column);
+            for i in 0..N {
+                sums[i] = L::f_mul(L::f_mul(sums[i], f_sigmoid::<L>(sums[i])), others[i]);
+            }
+        }
+        product.store::<L, N>(tile, column, sums);
+    }
+}
+
+impl Product<'_> {
+    fn is_quantised(&self) -> bool {
+        self.weight.dtype.is_quantised() && self.up.is_none_or(|up| up.dtype.is_quantised())
+    }
+
+    #[inline(always)]
+    unsafe fn store<L: Lanes, const N: usize>(&self, tile: usize, column: usize, sums: [L::F; N]) {
+        let rows = self.weight.rows;
+        let valid = (rows - tile * LANES).min(LANES);
+        for (i, &sum) in sums.iter().enumerate() {
+            let target = self.out.at((column + i) * rows + tile * LANES);
+            if valid == LANES {
+                let sum = if self.store == Store::Accumulate {
+                    L::f_add(L::f_load(target), sum)
                 } else {
-                    *value
+                    sum
                 };
+                L::f_store(target, sum);
+            } else {
+                let mut lanes = [0.0_f32; LANES];
+                L::f_store(lanes.as_mut_ptr(), sum);
+                for (lane, value) in lanes.iter().enumerate().take(valid) {
+                    let target = target.add(lane);
+                    *target = if self.store == Store::Accumulate {
+                        *target + value
+                    } else {
+                        *value
+                    };
+                }
             }
         }
     }
@@ -224,6 +251,7 @@ struct Enabled<F>(F);
 unsafe fn matrix_tile<L: Lanes, const N: usize>(
     w: &PackedMatrix,
     x: &Activations,
+    tiles: Tiles,
     tile: usize,
     col: usize,
 ) -> [L::F; N] {
@@ -231,6 +259,7 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
     struct Tile<'a, const N: usize> {
         w: &'a PackedMatrix,
         x: &'a Activations,
+        tiles: Tiles,
         tile: usize,
         col: usize,
         sums: *mut u8,
@@ -241,6 +270,7 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
             let Tile {
                 w,
                 x,
+                tiles,
                 tile,
                 col,
                 sums,
@@ -251,18 +281,18 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
                 dtype.ggml_id()
             }
             match w.dtype {
-                DType::Q4_0 => by32::<L, N, { d(DType::Q4_0) }>(p, x, col, sums),
-                DType::Q4_1 => by32::<L, N, { d(DType::Q4_1) }>(p, x, col, sums),
-                DType::Q5_0 => by32::<L, N, { d(DType::Q5_0) }>(p, x, col, sums),
-                DType::Q5_1 => by32::<L, N, { d(DType::Q5_1) }>(p, x, col, sums),
-                DType::Q8_0 => by32::<L, N, { d(DType::Q8_0) }>(p, x, col, sums),
-                DType::Iq4Nl => by32::<L, N, { d(DType::Iq4Nl) }>(p, x, col, sums),
-                DType::Q2K => by256::<L, N, { d(DType::Q2K) }>(p, x, col, sums),
-                DType::Q3K => by256::<L, N, { d(DType::Q3K) }>(p, x, col, sums),
-                DType::Q4K => by256::<L, N, { d(DType::Q4K) }>(p, x, col, sums),
-                DType::Q5K => by256::<L, N, { d(DType::Q5K) }>(p, x, col, sums),
-                DType::Q6K => by256::<L, N, { d(DType::Q6K) }>(p, x, col, sums),
-                DType::Iq4Xs => by256::<L, N, { d(DType::Iq4Xs) }>(p, x, col, sums),
+                DType::Q4_0 => by32::<L, N, { d(DType::Q4_0) }>(p, x, col, tiles, sums),
+                DType::Q4_1 => by32::<L, N, { d(DType::Q4_1) }>(p, x, col, tiles, sums),
+                DType::Q5_0 => by32::<L, N, { d(DType::Q5_0) }>(p, x, col, tiles, sums),
+                DType::Q5_1 => by32::<L, N, { d(DType::Q5_1) }>(p, x, col, tiles, sums),
+                DType::Q8_0 => by32::<L, N, { d(DType::Q8_0) }>(p, x, col, tiles, sums),
+                DType::Iq4Nl => by32::<L, N, { d(DType::Iq4Nl) }>(p, x, col, tiles, sums),
+                DType::Q2K => by256::<L, N, { d(DType::Q2K) }>(p, x, col, tiles, sums),
+                DType::Q3K => by256::<L, N, { d(DType::Q3K) }>(p, x, col, tiles, sums),
+                DType::Q4K => by256::<L, N, { d(DType::Q4K) }>(p, x, col, tiles, sums),
+                DType::Q5K => by256::<L, N, { d(DType::Q5K) }>(p, x, col, tiles, sums),
+                DType::Q6K => by256::<L, N, { d(DType::Q6K) }>(p, x, col, tiles, sums),
+                DType::Iq4Xs => by256::<L, N, { d(DType::Iq4Xs) }>(p, x, col, tiles, sums),
                 DType::F32 => floats::<L, N, { d(DType::F32) }>(p, x, col, sums),
                 DType::F16 => floats::<L, N, { d(DType::F16) }>(p, x, col, sums),
                 DType::BF16 => floats::<L, N, { d(DType::BF16) }>(p, x, col, sums),
@@ -272,9 +302,13 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
     L::vectorize(Enabled(Tile::<N> {
         w,
         x,
+        tiles,
         tile,
         col,
         sums: (&raw mut sums).cast(),
     }));
     sums
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,6 +81,7 @@ impl CpuDevice {
                 x,
                 queue: &queue,
                 threads,
+                tiles: self.tier.tiles(),
             })
         });
     }

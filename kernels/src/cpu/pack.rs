@@ -40,7 +40,7 @@ impl Bytes {
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len()) }
     }
 
-    fn slice_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn slice_mut(&mut self) -> &mut [u8] {
         let len = self.len();
         // SAFETY: `Line` is 64 plain bytes without padding, and the vector is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }

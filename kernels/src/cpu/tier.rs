@@ -1,5 +1,7 @@
 //! Which instruction sets there are, and which this machine has.
 
+use crate::cpu::tiles::Tiles;
+
 /// An instruction set that the CPU kernels are compiled for. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
@@ -9,11 +11,13 @@ pub enum Tier {
     Avx2,
     /// AVX-512 with VNNI.
     Avx512Vnni,
+    /// AVX-512 with VNNI, and AMX int8 for products of many rows.
+    Amx,
 }
 
 impl Tier {
     /// All, slowest first.
-    pub const ALL: &'static [Tier] = &[Tier::Scalar, Tier::Avx2, Tier::Avx512Vnni];
+    pub const ALL: &'static [Tier] = &[Tier::Scalar, Tier::Avx2, Tier::Avx512Vnni, Tier::Amx];
 
     /// Name for people.
     #[must_use]
@@ -22,19 +26,22 @@ impl Tier {
             Tier::Scalar => "scalar",
             Tier::Avx2 => "avx2",
             Tier::Avx512Vnni => "avx512-vnni",
+            Tier::Amx => "amx-int8",
         }
     }
 
-    /// Whether this machine has it.
+    /// Whether this machine has it, and the system lets this process use it.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
             Tier::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
             Tier::Avx2 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
             Tier::Avx512Vnni => {
                 Tier::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
@@ -43,6 +50,18 @@ impl Tier {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx => Tier::Avx512Vnni.is_available() && Tiles::Amx.is_available(),
+            _ => false,
+        }
+    }
+
+    /// Who multiplies tiles in this tier.
+    pub(crate) fn tiles(self) -> Tiles {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx => Tiles::Amx,
+            _ => Tiles::None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Inputs, devices and comparisons that all cases share.
 
+use std::sync::Once;
+
 use kernels::{Buffer, CpuDevice, Device, Matrix, MatrixSource, Tier};
 use tensor::DType;
 
@@ -65,14 +67,19 @@ pub(crate) fn decoded(dtype: DType, cols: usize, bytes: &[u8]) -> Vec<Vec<f32>> 
 
 /// A device for each instruction set of this machine, slowest first.
 pub(crate) fn devices() -> Vec<CpuDevice> {
-    let mut out = Vec::new();
-    for tier in Tier::ALL {
-        match CpuDevice::with_tier(2, *tier) {
-            Ok(device) => out.push(device),
-            Err(_) => eprintln!("skipped: no {} here", tier.name()),
+    static NAMED: Once = Once::new();
+    NAMED.call_once(|| {
+        for tier in Tier::ALL {
+            if !tier.is_available() {
+                eprintln!("skipped: no {} here", tier.name());
+            }
         }
-    }
-    out
+    });
+    Tier::ALL
+        .iter()
+        .filter(|tier| tier.is_available())
+        .map(|tier| CpuDevice::with_tier(2, *tier).expect("an available tier"))
+        .collect()
 }
 
 pub(crate) fn load(

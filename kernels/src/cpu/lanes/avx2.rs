@@ -137,6 +137,10 @@ unsafe impl Lanes for Avx2 {
         a.map(|v| _mm256_srai_epi32::<4>(v))
     }
     #[inline(always)]
+    unsafe fn i_load(source: *const i32) -> Self::I {
+        [0, 8].map(|at| _mm256_loadu_si256(source.add(at).cast()))
+    }
+    #[inline(always)]
     unsafe fn i_load_u8(source: *const u8) -> Self::I {
         [0, 8].map(|at| _mm256_cvtepu8_epi32(_mm_loadl_epi64(source.add(at).cast())))
     }
@@ -150,6 +154,11 @@ unsafe impl Lanes for Avx2 {
             _mm256_loadu_si256(source.cast()),
             _mm256_loadu_si256(source.add(32).cast()),
         ]
+    }
+    #[inline(always)]
+    unsafe fn b_store(target: *mut u8, value: Self::B) {
+        _mm256_storeu_si256(target.cast(), value[0]);
+        _mm256_storeu_si256(target.add(32).cast(), value[1]);
     }
     #[inline(always)]
     unsafe fn b_bits<const SHIFT: i32>(value: Self::B, mask: u8) -> Self::B {

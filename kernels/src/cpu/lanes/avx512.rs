@@ -107,6 +107,10 @@ unsafe impl Lanes for Avx512 {
         _mm512_srai_epi32::<4>(a)
     }
     #[inline(always)]
+    unsafe fn i_load(source: *const i32) -> __m512i {
+        _mm512_loadu_si512(source.cast())
+    }
+    #[inline(always)]
     unsafe fn i_load_u8(source: *const u8) -> __m512i {
         _mm512_cvtepu8_epi32(_mm_loadu_si128(source.cast()))
     }
@@ -117,6 +121,10 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn b_load(source: *const u8) -> __m512i {
         _mm512_loadu_si512(source.cast())
+    }
+    #[inline(always)]
+    unsafe fn b_store(target: *mut u8, value: __m512i) {
+        _mm512_storeu_si512(target.cast(), value);
     }
     #[inline(always)]
     unsafe fn b_bits<const SHIFT: i32>(value: __m512i, mask: u8) -> __m512i {

@@ -100,6 +100,9 @@ unsafe impl Lanes for Scalar {
     unsafe fn i_shr4(a: Self::I) -> Self::I {
         map(a, |v| v >> 4)
     }
+    unsafe fn i_load(source: *const i32) -> Self::I {
+        source.cast::<Self::I>().read_unaligned()
+    }
     unsafe fn i_load_u8(source: *const u8) -> Self::I {
         map(source.cast::<[u8; LANES]>().read_unaligned(), i32::from)
     }
@@ -108,6 +111,9 @@ unsafe impl Lanes for Scalar {
     }
     unsafe fn b_load(source: *const u8) -> Self::B {
         source.cast::<Self::B>().read_unaligned()
+    }
+    unsafe fn b_store(target: *mut u8, value: Self::B) {
+        target.cast::<Self::B>().write_unaligned(value);
     }
     unsafe fn b_bits<const SHIFT: i32>(value: Self::B, mask: u8) -> Self::B {
         value.map(|v| (v >> SHIFT) & mask)

@@ -1,10 +1,13 @@
 //! One tile of 16 weight rows times N columns, for each kind of quant block.
 
+use std::mem::MaybeUninit;
+
 use tensor::DType;
 
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::matmul::Activations;
 use crate::cpu::pack::{IQ4_TABLE, Layout, offset};
+use crate::cpu::tiles::{Sums, TILE_COLUMNS, Tiles, Unit};
 
 /// The inverse of [`DType::ggml_id`], for const generics.
 const fn dtype_of(id: u32) -> DType {
@@ -110,12 +113,57 @@ unsafe fn quads<L: Lanes, const ID: u32>(
     sum
 }
 
+/// Dot products of quads `FROM..TO` of a unit with N columns of activations.
+struct Dots<'a, L: Lanes, const N: usize, const FROM: usize, const TO: usize> {
+    weights: &'a [L::B; 8],
+    /// Of the first column, at the unit's first input.
+    x: *const i8,
+    /// From one column to the next.
+    stride: usize,
+    /// Filled where N is what the matrix unit takes.
+    sums: MaybeUninit<Sums>,
+}
+
+impl<'a, L: Lanes, const N: usize, const FROM: usize, const TO: usize> Dots<'a, L, N, FROM, TO> {
+    #[inline(always)]
+    unsafe fn new(weights: &'a [L::B; 8], x: *const i8, stride: usize, tiles: Tiles) -> Self {
+        let mut sums = MaybeUninit::uninit();
+        if N == TILE_COLUMNS {
+            let mut unit = MaybeUninit::<Unit>::uninit();
+            for i in FROM..TO {
+                L::b_store(unit.as_mut_ptr().cast::<u8>().add(64 * i), weights[i]);
+            }
+            tiles.dot::<FROM, TO>(unit.as_ptr(), x, stride, sums.as_mut_ptr());
+        }
+        Self {
+            weights,
+            x,
+            stride,
+            sums,
+        }
+    }
+
+    /// Those of column `n`, on top of `start`.
+    #[inline(always)]
+    unsafe fn column<const ID: u32>(&self, n: usize, start: i32) -> L::I {
+        let start = L::i_splat(start);
+        if N == TILE_COLUMNS {
+            let sums = self.sums.as_ptr().cast::<i32>().add(n * LANES);
+            L::i_add(start, L::i_load(sums))
+        } else {
+            let x = self.x.add(n * self.stride);
+            quads::<L, ID>(start, self.weights, x, FROM, TO)
+        }
+    }
+}
+
 /// Quant blocks of 32 with float scales.
 #[inline(always)]
 pub(super) unsafe fn by32<L: Lanes, const N: usize, const ID: u32>(
     p: *const u8,
     x: &Activations,
     col: usize,
+    tiles: Tiles,
     sums: &mut [L::F; N],
 ) {
     let dtype = dtype_of(ID);
@@ -126,14 +174,14 @@ pub(super) unsafe fn by32<L: Lanes, const N: usize, const ID: u32>(
         let p = p.add(g * layout.group_bytes());
         let w = unit::<L, ID>(p);
         let d = L::f_load_f16(p.add(layout.unit_bytes()).cast());
+        let q = x.by32.q.as_ptr().add(col * x.len + 32 * g);
+        let dots = Dots::<L, N, 0, 8>::new(&w, q, x.len, tiles);
         for (n, acc) in acc.iter_mut().enumerate() {
             let c = col + n;
             let scale = *x.by32.scale.as_ptr().add(c * groups + g);
             let s = x.by32.sums.as_ptr().add(c * 2 * groups + 2 * g);
             let total = *s + *s.add(1);
-            let start = L::i_splat(-offset(dtype) * total);
-            let q = x.by32.q.as_ptr().add(c * x.len + 32 * g);
-            let dot = L::f_from_i(quads::<L, ID>(start, &w, q, 0, 8));
+            let dot = L::f_from_i(dots.column::<ID>(n, -offset(dtype) * total));
             *acc = L::f_fma(L::f_mul(d, L::f_splat(scale)), dot, *acc);
             if layout.min {
                 let m = L::f_load_f16(p.add(layout.unit_bytes() + 2 * LANES).cast());
@@ -150,6 +198,7 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
     p: *const u8,
     x: &Activations,
     col: usize,
+    tiles: Tiles,
     sums: &mut [L::F; N],
 ) {
     let dtype = dtype_of(ID);
@@ -166,27 +215,33 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
             let w = unit::<L, ID>(p);
             let sub = p.add(layout.unit_bytes());
             let (s0, s1, m0, m1) = sub_scales::<L, ID>(sub);
-            for n in 0..N {
-                let c = col + n;
-                let q = x.by256.q.as_ptr().add(c * x.len + 256 * g + 32 * u);
-                let s = x.by256.sums.as_ptr().add(c * 16 * groups + 16 * g + 2 * u);
-                let (a, b) = (*s, *s.add(1));
-                if layout.sub == 16 {
-                    let first = quads::<L, ID>(L::i_splat(-offset(dtype) * a), &w, q, 0, 4);
-                    let second = quads::<L, ID>(L::i_splat(-offset(dtype) * b), &w, q, 4, 8);
-                    totals[n] = L::i_add(
-                        totals[n],
-                        L::i_add(L::i_mul(first, s0), L::i_mul(second, s1)),
-                    );
-                } else {
-                    let dot = quads::<L, ID>(L::i_splat(-offset(dtype) * (a + b)), &w, q, 0, 8);
-                    totals[n] = L::i_add(totals[n], L::i_mul(dot, s0));
+            let q = x.by256.q.as_ptr().add(col * x.len + 256 * g + 32 * u);
+            let s = x.by256.sums.as_ptr().add(16 * g + 2 * u);
+            let sum16 = |n: usize, half: usize| *s.add((col + n) * 16 * groups + half);
+            if layout.sub == 16 {
+                let first = Dots::<L, N, 0, 4>::new(&w, q, x.len, tiles);
+                let second = Dots::<L, N, 4, 8>::new(&w, q, x.len, tiles);
+                for n in 0..N {
+                    let (a, b) = (sum16(n, 0), sum16(n, 1));
+                    let first = first.column::<ID>(n, -offset(dtype) * a);
+                    let second = second.column::<ID>(n, -offset(dtype) * b);
+                    let both = L::i_add(L::i_mul(first, s0), L::i_mul(second, s1));
+                    totals[n] = L::i_add(totals[n], both);
+                    if layout.min {
+                        let (a, b) = (L::i_splat(a), L::i_splat(b));
+                        let both = L::i_add(L::i_mul(m0, a), L::i_mul(m1, b));
+                        mins[n] = L::i_add(mins[n], both);
+                    }
                 }
-                if layout.min && layout.sub == 16 {
-                    let both = L::i_add(L::i_mul(m0, L::i_splat(a)), L::i_mul(m1, L::i_splat(b)));
-                    mins[n] = L::i_add(mins[n], both);
-                } else if layout.min {
-                    mins[n] = L::i_add(mins[n], L::i_mul(m0, L::i_splat(a + b)));
+            } else {
+                let dots = Dots::<L, N, 0, 8>::new(&w, q, x.len, tiles);
+                for n in 0..N {
+                    let sum = sum16(n, 0) + sum16(n, 1);
+                    let dot = dots.column::<ID>(n, -offset(dtype) * sum);
+                    totals[n] = L::i_add(totals[n], L::i_mul(dot, s0));
+                    if layout.min {
+                        mins[n] = L::i_add(mins[n], L::i_mul(m0, L::i_splat(sum)));
+                    }
                 }
             }
         }

@@ -1,0 +1,95 @@
+//! The matrix unit's way through a product against the vector units' way.
+
+use super::*;
+use crate::cpu::lanes::Scalar;
+use crate::cpu::pack::{Bytes, Layout};
+
+/// A deterministic stream of words (an LCG's upper half).
+fn noise(seed: u64) -> impl FnMut() -> u32 {
+    let mut state = seed;
+    move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32
+    }
+}
+
+/// Random integers with f16 scales of 2^-10 to 2^-9.
+fn weights(dtype: DType, rows: usize, cols: usize) -> PackedMatrix {
+    let layout = Layout::of(dtype);
+    let tile_bytes = cols / layout.group * layout.group_bytes();
+    let mut bytes = Bytes::zeros(rows.div_ceil(LANES) * tile_bytes).expect("memory");
+    let mut word = noise(dtype.ggml_id().into());
+    bytes.slice_mut().fill_with(|| word() as u8);
+    let scales = layout.group_bytes() - if layout.min { 4 * LANES } else { 2 * LANES };
+    for group in bytes.slice_mut().chunks_exact_mut(layout.group_bytes()) {
+        for scale in group[scales..].chunks_exact_mut(2) {
+            scale[1] = scale[1] & 0x83 | 0x14;
+        }
+    }
+    PackedMatrix {
+        dtype,
+        rows,
+        cols,
+        bytes,
+    }
+}
+
+fn activations(num_columns: usize, len: usize) -> Activations {
+    let mut word = noise(5);
+    let mut out = Activations {
+        num_columns,
+        len,
+        ..Activations::default()
+    };
+    out.values.resize_with(num_columns * len, || {
+        (word() >> 7) as f32 / (1 << 23) as f32 - 1.0
+    });
+    for (form, group) in [(&mut out.by32, 32), (&mut out.by256, 256)] {
+        form.resize(num_columns, len, group);
+        let (scale, sums) = (&mut form.scale[..], &mut form.sums[..]);
+        quantise_row(&out.values, group, &mut form.q, scale, sums);
+    }
+    out
+}
+
+fn product<L: Lanes>(w: &PackedMatrix, up: bool, x: &Activations, tiles: Tiles) -> Vec<u32> {
+    let mut out = vec![0.0; x.num_columns * w.rows];
+    let part = Part {
+        products: &[Product {
+            weight: w,
+            up: up.then_some(w),
+            out: Shared::new(&mut out),
+            store: Store::Overwrite,
+        }],
+        x,
+        queue: &Queue::new(),
+        threads: 1,
+        tiles,
+    };
+    // SAFETY: the callers below name instruction sets that are there, and `out` holds all outputs.
+    unsafe { L::vectorize(part) };
+    out.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Everything around the four instructions: the layout of tiles, their operands, offsets, and the order of sums.
+#[test]
+fn emulated_tiles_give_the_bits_of_dot_products() {
+    for &dtype in DType::ALL.iter().filter(|d| d.is_quantised()) {
+        let w = weights(dtype, 37, 512);
+        for columns in [15, 16, 35] {
+            let x = activations(columns, 512);
+            for up in [false, true] {
+                let want = product::<Scalar>(&w, up, &x, Tiles::None);
+                let got = product::<Scalar>(&w, up, &x, Tiles::Emulated);
+                assert!(got == want, "{dtype}, {columns} columns, up {up}");
+                #[cfg(target_arch = "x86_64")]
+                if crate::cpu::Tier::Avx512Vnni.is_available() {
+                    let got = product::<crate::cpu::lanes::Avx512>(&w, up, &x, Tiles::Emulated);
+                    assert!(got == want, "{dtype}, {columns} columns, up {up}, avx512");
+                }
+            }
+        }
+    }
+}

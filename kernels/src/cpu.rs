@@ -26,6 +26,8 @@ pub use tier::Tier;
 
 use std::sync::Mutex;
 
+#[cfg(target_arch = "aarch64")]
+use crate::cpu::lanes::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::lanes::{Avx2, Avx512};
 use crate::cpu::lanes::{Lanes, Op, Scalar};
@@ -97,6 +99,10 @@ impl CpuDevice {
                 Tier::Avx2 => Avx2::vectorize(op),
                 #[cfg(target_arch = "x86_64")]
                 Tier::Avx512Vnni | Tier::Amx => Avx512::vectorize(op),
+                #[cfg(target_arch = "aarch64")]
+                Tier::Neon => Neon::<false>::vectorize(op),
+                #[cfg(target_arch = "aarch64")]
+                Tier::NeonDotprod => Neon::<true>::vectorize(op),
                 _ => Scalar::vectorize(op),
             }
         }

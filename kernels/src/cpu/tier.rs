@@ -13,11 +13,22 @@ pub enum Tier {
     Avx512Vnni,
     /// AVX-512 with VNNI, and AMX int8 for products of many rows.
     Amx,
+    /// NEON of 64-bit ARM.
+    Neon,
+    /// NEON with dot product instructions.
+    NeonDotprod,
 }
 
 impl Tier {
     /// All, slowest first.
-    pub const ALL: &'static [Tier] = &[Tier::Scalar, Tier::Avx2, Tier::Avx512Vnni, Tier::Amx];
+    pub const ALL: &'static [Tier] = &[
+        Tier::Scalar,
+        Tier::Neon,
+        Tier::NeonDotprod,
+        Tier::Avx2,
+        Tier::Avx512Vnni,
+        Tier::Amx,
+    ];
 
     /// Name for people.
     #[must_use]
@@ -27,6 +38,8 @@ impl Tier {
             Tier::Avx2 => "avx2",
             Tier::Avx512Vnni => "avx512-vnni",
             Tier::Amx => "amx-int8",
+            Tier::Neon => "neon",
+            Tier::NeonDotprod => "neon-dotprod",
         }
     }
 
@@ -52,6 +65,11 @@ impl Tier {
             }
             #[cfg(target_arch = "x86_64")]
             Tier::Amx => Tier::Avx512Vnni.is_available() && Tiles::Amx.is_available(),
+            // Every 64-bit ARM processor that Rust's target knows has it.
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Tier::NeonDotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
             _ => false,
         }
     }

@@ -27,7 +27,16 @@ unsafe fn unit<L: Lanes, const ID: u32>(p: *const u8) -> [L::B; 8] {
     let dtype = dtype_of(ID);
     let bits = Layout::of(dtype).bits;
     if bits == 8 {
-        return [0, 1, 2, 3, 4, 5, 6, 7].map(|i| L::b_load(p.add(64 * i)));
+        return [
+            L::b_load(p),
+            L::b_load(p.add(64)),
+            L::b_load(p.add(128)),
+            L::b_load(p.add(192)),
+            L::b_load(p.add(256)),
+            L::b_load(p.add(320)),
+            L::b_load(p.add(384)),
+            L::b_load(p.add(448)),
+        ];
     }
     if bits < 4 {
         let (a, b) = (L::b_load(p), L::b_load(p.add(64)));
@@ -47,7 +56,12 @@ unsafe fn unit<L: Lanes, const ID: u32>(p: *const u8) -> [L::B; 8] {
             low
         };
     }
-    let n = [0, 1, 2, 3].map(|i| L::b_load(p.add(64 * i)));
+    let n = [
+        L::b_load(p),
+        L::b_load(p.add(64)),
+        L::b_load(p.add(128)),
+        L::b_load(p.add(192)),
+    ];
     let low = [
         L::b_bits::<0>(n[0], 15),
         L::b_bits::<0>(n[1], 15),
@@ -73,7 +87,13 @@ unsafe fn unit<L: Lanes, const ID: u32>(p: *const u8) -> [L::B; 8] {
                 L::b_join::<4>(low[7], L::b_bits::<6>(b, 3)),
             ]
         }
-        _ if matches!(dtype, DType::Iq4Nl | DType::Iq4Xs) => low.map(|v| L::b_table(&IQ4_TABLE, v)),
+        _ if matches!(dtype, DType::Iq4Nl | DType::Iq4Xs) => {
+            let mut values = low;
+            for value in &mut values {
+                *value = L::b_table(&IQ4_TABLE, *value);
+            }
+            values
+        }
         _ => low,
     }
 }

@@ -1,5 +1,7 @@
 //! A run of f32 values owned by a device.
 
+use std::alloc::{Layout, alloc_zeroed};
+
 use crate::error::DeviceError;
 
 /// Device memory for `len` f32 values, zeroed when made.
@@ -9,20 +11,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Allocates `len` zeros. Pages are touched by the kernel only when used.
+    /// Allocates `len` zeros. Large ones become resident page by page, when they are first used.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where the address range cannot be had.
     pub(crate) fn zeros(len: usize) -> Result<Self, DeviceError> {
-        let mut probe: Vec<f32> = Vec::new();
-        probe
-            .try_reserve_exact(len)
-            .map_err(|_| DeviceError::OutOfMemory {
-                bytes: len.saturating_mul(4),
-            })?;
-        drop(probe);
         Ok(Self {
-            values: vec![0.0; len],
+            values: zeroed(len)?,
         })
     }
 
@@ -45,4 +40,25 @@ impl Buffer {
     pub(crate) fn host_mut(&mut self) -> &mut [f32] {
         &mut self.values
     }
+}
+
+/// `len` zeros straight from the allocator. Reserving first and filling then would touch every page; so would asking
+/// twice, as `calloc` clears what it has handed out before.
+fn zeroed(len: usize) -> Result<Vec<f32>, DeviceError> {
+    let out_of_memory = DeviceError::OutOfMemory {
+        bytes: len.saturating_mul(size_of::<f32>()),
+    };
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    let Ok(layout) = Layout::array::<f32>(len) else {
+        return Err(out_of_memory);
+    };
+    // SAFETY: the layout has a size above zero: `len` is not 0.
+    let values = unsafe { alloc_zeroed(layout) }.cast::<f32>();
+    if values.is_null() {
+        return Err(out_of_memory);
+    }
+    // SAFETY: the global allocator gave `values` for this very layout, and zero bits are the f32 0.
+    Ok(unsafe { Vec::from_raw_parts(values, len, len) })
 }

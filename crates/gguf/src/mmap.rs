@@ -35,13 +35,14 @@ impl Mapping {
         self.0.advise(Advice::Sequential)
     }
 
-    /// Drops the resident pages that lie wholly inside `range`; they are read again on access.
+    /// Drops the resident pages that `range` touches; they are read again on access. The system maps pages around
+    /// the one asked for, hence the neighbours at both ends go too.
     pub(crate) fn release(&self, range: Range<usize>) -> io::Result<()> {
-        let start = range.start.checked_next_multiple_of(PAGE_GRANULE);
-        let end = range.end.min(self.0.len()) / PAGE_GRANULE * PAGE_GRANULE;
-        let Some(start) = start.filter(|&start| start < end) else {
+        let start = range.start / PAGE_GRANULE * PAGE_GRANULE;
+        let end = range.end.next_multiple_of(PAGE_GRANULE).min(self.0.len());
+        if start >= end {
             return Ok(());
-        };
+        }
         // SAFETY: the range is page-aligned and inside the mapping, and the mapping is read-only
         // and backed by the file: a dropped page comes back with the same bytes when touched, so
         // no live `&[u8]` can observe a change.

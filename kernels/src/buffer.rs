@@ -1,13 +1,36 @@
-//! A run of f32 values owned by a device.
+//! A run of values owned by a device.
 
 use std::alloc::{Layout, alloc_zeroed};
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::device::KvType;
 use crate::error::DeviceError;
 
-/// Device memory for `len` f32 values, zeroed when made.
+/// Device memory for `len` values, zeroed when made: f32, except for keys and values kept in f16.
 #[derive(Debug, Default)]
 pub struct Buffer {
-    values: Vec<f32>,
+    values: Values,
+}
+
+#[derive(Debug)]
+enum Values {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::F32(Vec::new())
+    }
+}
+
+/// The values of a buffer of keys or values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KvValues<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
 }
 
 impl Buffer {
@@ -16,49 +39,126 @@ impl Buffer {
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where the address range cannot be had.
     pub(crate) fn zeros(len: usize) -> Result<Self, DeviceError> {
-        Ok(Self {
-            values: zeroed(len)?,
-        })
+        Self::kv_zeros(len, KvType::F32)
     }
 
-    /// Number of f32 values.
+    /// As [`Buffer::zeros`], with the type asked for.
+    pub(crate) fn kv_zeros(len: usize, kv_type: KvType) -> Result<Self, DeviceError> {
+        let values = match kv_type {
+            KvType::F32 => Values::F32(zeroed(len)?),
+            KvType::F16 => Values::F16(zeroed(len)?),
+        };
+        Ok(Self { values })
+    }
+
+    /// Number of values.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.values.len()
+        match &self.values {
+            Values::F32(values) => values.len(),
+            Values::F16(values) => values.len(),
+        }
     }
 
     /// Whether it holds nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn host(&self) -> &[f32] {
-        &self.values
+        match &self.values {
+            Values::F32(values) => values,
+            Values::F16(_) => panic!("only attention reads buffers of f16"),
+        }
     }
 
     pub(crate) fn host_mut(&mut self) -> &mut [f32] {
-        &mut self.values
+        match &mut self.values {
+            Values::F32(values) => values,
+            Values::F16(_) => panic!("only attention writes buffers of f16"),
+        }
+    }
+
+    pub(crate) fn kv(&self) -> KvValues<'_> {
+        match &self.values {
+            Values::F32(values) => KvValues::F32(values),
+            Values::F16(values) => KvValues::F16(values),
+        }
+    }
+
+    /// Copies f32 values to `offset..`, rounded to nearest even where they are kept in f16.
+    pub(crate) fn write(&mut self, offset: usize, from: &[f32]) {
+        match &mut self.values {
+            Values::F32(values) => values[offset..][..from.len()].copy_from_slice(from),
+            Values::F16(values) => values[offset..][..from.len()].convert_from_f32_slice(from),
+        }
+    }
+
+    /// Copies `offset..` to f32 values.
+    pub(crate) fn read(&self, offset: usize, to: &mut [f32]) {
+        match &self.values {
+            Values::F32(values) => to.copy_from_slice(&values[offset..][..to.len()]),
+            Values::F16(values) => values[offset..][..to.len()].convert_to_f32_slice(to),
+        }
+    }
+
+    /// Copies f32 values to `offset`, `offset + stride` and so on.
+    pub(crate) fn scatter(&mut self, offset: usize, stride: usize, from: &[f32]) {
+        match &mut self.values {
+            Values::F32(values) => {
+                for (to, from) in values[offset..].iter_mut().step_by(stride).zip(from) {
+                    *to = *from;
+                }
+            }
+            Values::F16(values) => {
+                for (to, from) in values[offset..].iter_mut().step_by(stride).zip(from) {
+                    *to = f16::from_f32(*from);
+                }
+            }
+        }
+    }
+
+    /// Copies `count` values, `stride` apart, from one place to another.
+    pub(crate) fn copy_within(&mut self, from: usize, to: usize, stride: usize, count: usize) {
+        match &mut self.values {
+            Values::F32(values) => (0..count).for_each(|i| {
+                values[to + i * stride] = values[from + i * stride];
+            }),
+            Values::F16(values) => (0..count).for_each(|i| {
+                values[to + i * stride] = values[from + i * stride];
+            }),
+        }
     }
 }
 
+/// A value whose zero is all zero bits.
+///
+/// # Safety
+/// Zeroed bytes are a valid value of the type.
+unsafe trait ZeroBits: Copy {}
+// SAFETY: zero bits are the f32 0.
+unsafe impl ZeroBits for f32 {}
+// SAFETY: zero bits are the f16 0.
+unsafe impl ZeroBits for f16 {}
+
 /// `len` zeros straight from the allocator. Reserving first and filling then would touch every page; so would asking
 /// twice, as `calloc` clears what it has handed out before.
-fn zeroed(len: usize) -> Result<Vec<f32>, DeviceError> {
+fn zeroed<T: ZeroBits>(len: usize) -> Result<Vec<T>, DeviceError> {
     let out_of_memory = DeviceError::OutOfMemory {
-        bytes: len.saturating_mul(size_of::<f32>()),
+        bytes: len.saturating_mul(size_of::<T>()),
     };
     if len == 0 {
         return Ok(Vec::new());
     }
-    let Ok(layout) = Layout::array::<f32>(len) else {
+    let Ok(layout) = Layout::array::<T>(len) else {
         return Err(out_of_memory);
     };
     // SAFETY: the layout has a size above zero: `len` is not 0.
-    let values = unsafe { alloc_zeroed(layout) }.cast::<f32>();
+    let values = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if values.is_null() {
         return Err(out_of_memory);
     }
-    // SAFETY: the global allocator gave `values` for this very layout, and zero bits are the f32 0.
+    // SAFETY: the global allocator gave `values` for this very layout, and zero bits are a value (`ZeroBits`).
     Ok(unsafe { Vec::from_raw_parts(values, len, len) })
 }

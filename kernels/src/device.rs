@@ -148,6 +148,27 @@ pub struct HeadNorm<'a> {
     pub eps: f32,
 }
 
+/// How keys and values are kept. The forward pass computes in f32 either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum KvType {
+    /// 4 bytes, exact.
+    #[default]
+    F32,
+    /// 2 bytes, rounded to nearest even when stored.
+    F16,
+}
+
+impl KvType {
+    /// Bytes of one value.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            KvType::F32 => 4,
+            KvType::F16 => 2,
+        }
+    }
+}
+
 /// Keys and values of one layer for all sequences: pages of [`PAGE_TOKENS`] slots.
 /// `k`: \[page, Hkv, D, PAGE_TOKENS\] (transposed), `v`: \[page, Hkv, PAGE_TOKENS, D\].
 #[derive(Debug)]
@@ -321,6 +342,12 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// No memory.
     fn zeros(&self, len: usize) -> Result<Buffer, DeviceError>;
+
+    /// `len` zeros for keys or values, kept as `kv_type`. Only attention and the copies to and from the host take them.
+    ///
+    /// # Errors
+    /// No memory.
+    fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError>;
 
     /// Copies host values to `buffer[offset..]`.
     fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]);

@@ -51,8 +51,8 @@ impl Cache {
                 } => {
                     let len = num_pages * num_kv_heads * head_dim * PAGE_TOKENS;
                     Layer::Attention(KvLayer {
-                        k: device.zeros(len)?,
-                        v: device.zeros(len)?,
+                        k: device.kv_zeros(len, shape.kv_type)?,
+                        v: device.kv_zeros(len, shape.kv_type)?,
                     })
                 }
                 LayerState::DeltaNet(sizes) => Layer::DeltaNet(DeltaNetState {

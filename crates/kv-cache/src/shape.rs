@@ -1,6 +1,6 @@
 //! Sizes of a cache.
 
-use kernels::{DeltaNetShape, PAGE_TOKENS};
+use kernels::{DeltaNetShape, KvType, PAGE_TOKENS};
 
 /// What one layer remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum LayerState {
 pub struct CacheShape {
     /// One entry a layer.
     pub layers: Vec<LayerState>,
+    /// How keys and values are kept.
+    pub kv_type: KvType,
 }
 
 impl CacheShape {
@@ -28,18 +30,18 @@ impl CacheShape {
     #[must_use]
     pub fn bytes(&self, max_tokens: usize, max_sequences: usize) -> usize {
         let slots = pages_for(max_tokens).saturating_mul(PAGE_TOKENS);
-        let values = self.layers.iter().fold(0usize, |sum, layer| {
+        self.layers.iter().fold(0usize, |sum, layer| {
             sum.saturating_add(match layer {
                 LayerState::Attention {
                     num_kv_heads,
                     head_dim,
-                } => slots.saturating_mul(2 * num_kv_heads * head_dim),
+                } => slots.saturating_mul(2 * num_kv_heads * head_dim * self.kv_type.bytes()),
                 LayerState::DeltaNet(shape) => {
-                    max_sequences.saturating_mul(shape.state_len() + shape.conv_len())
+                    let values = shape.state_len() + shape.conv_len();
+                    max_sequences.saturating_mul(values * size_of::<f32>())
                 }
             })
-        });
-        values.saturating_mul(size_of::<f32>())
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use kernels::{CpuDevice, DeltaNetShape, Device, PAGE_TOKENS};
+use kernels::{CpuDevice, DeltaNetShape, Device, KvType, PAGE_TOKENS};
 use kv_cache::{Cache, CacheError, CacheShape, LayerMut, LayerSnapshot, LayerState};
 
 const DELTA: DeltaNetShape = DeltaNetShape {
@@ -21,7 +21,11 @@ fn cache(device: &dyn Device, tokens: usize) -> Cache {
             head_dim: 4,
         },
     ];
-    Cache::new(device, CacheShape { layers }, tokens, 2).expect("the cache fits")
+    let shape = CacheShape {
+        layers,
+        kv_type: KvType::F32,
+    };
+    Cache::new(device, shape, tokens, 2).expect("the cache fits")
 }
 
 /// Fills every buffer with distinct values.

@@ -69,7 +69,7 @@ impl MemoryNeed {
 /// No graph can be built from the file's keys.
 pub fn memory_need(file: &GgufFile, options: &LoadOptions) -> Result<MemoryNeed, ModelError> {
     let config = ModelConfig::read(file)?;
-    Ok(need(file, &config, &cache_shape(&config), options))
+    Ok(need(file, &config, &cache_shape(&config, options.kv_type), options))
 }
 
 fn need(

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gguf::GgufFile;
-use kernels::Device;
+use kernels::{Device, KvType};
 use kv_cache::{Cache, CacheShape, LayerState, SequenceId, Snapshot};
 
 use crate::batch::{Batch, Output};
@@ -26,6 +26,8 @@ pub struct LoadOptions {
     pub max_sequences: usize,
     /// Rows of a batch.
     pub max_batch_rows: usize,
+    /// How keys and values are kept.
+    pub kv_type: KvType,
 }
 
 /// A segment that waits for its commit.
@@ -70,7 +72,7 @@ pub fn load(
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<Model, ModelError> {
     let config = ModelConfig::read(file)?;
-    let shape = cache_shape(&config);
+    let shape = cache_shape(&config, options.kv_type);
     check_fit(file, &config, &shape, &options)?;
     let mut weights = WeightLoader::new(file, device.as_ref(), progress);
     let load_layers = match config.architecture {
@@ -104,7 +106,7 @@ pub fn load(
     })
 }
 
-pub(crate) fn cache_shape(config: &ModelConfig) -> CacheShape {
+pub(crate) fn cache_shape(config: &ModelConfig, kv_type: KvType) -> CacheShape {
     let head_dim = config.head_dim;
     let state = |kind: &LayerKind| match *kind {
         LayerKind::Attention { num_kv_heads } => LayerState::Attention {
@@ -115,6 +117,7 @@ pub(crate) fn cache_shape(config: &ModelConfig) -> CacheShape {
     };
     CacheShape {
         layers: config.layers.iter().map(state).collect(),
+        kv_type,
     }
 }
 

@@ -4,16 +4,25 @@
 
 mod common;
 
-use models::{LogitsWanted, Model, ModelError, SequenceId};
+use models::{KvType, LogitsWanted, Model, ModelError, SequenceId};
 
-use common::{batch, chain, data, open, tree};
+use common::{batch, chain, data, open_with, tree};
 
-const MODELS: [&str; 4] = [
-    "qwen35-nano-Q4_0.gguf",
-    "qwen35-heads-Q8_0.gguf",
-    "qwen3-tiny-Q5_K_M.gguf",
-    "llama-nano-F16.gguf",
+/// A file, and how its keys and values are kept.
+type Case = (&'static str, KvType);
+
+const MODELS: [Case; 6] = [
+    ("qwen35-nano-Q4_0.gguf", KvType::F32),
+    ("qwen35-nano-Q4_0.gguf", KvType::F16),
+    ("qwen35-heads-Q8_0.gguf", KvType::F32),
+    ("qwen3-tiny-Q5_K_M.gguf", KvType::F32),
+    ("llama-nano-F16.gguf", KvType::F32),
+    ("llama-nano-F16.gguf", KvType::F16),
 ];
+
+fn open_case((name, kv_type): Case) -> Model {
+    open_with(data().join(name), kv_type)
+}
 
 fn tokens(n: usize, seed: u32) -> Vec<u32> {
     (0..n as u32)
@@ -49,8 +58,8 @@ fn prefill(model: &mut Model, tokens: &[u32]) -> SequenceId {
 
 #[test]
 fn prefill_in_one_batch_equals_decode() {
-    for name in MODELS {
-        let mut model = open(data().join(name));
+    for case in MODELS {
+        let mut model = open_case(case);
         let prompt = tokens(40, 1);
         let together = model.create_sequence().unwrap();
         let apart = model.create_sequence().unwrap();
@@ -58,18 +67,18 @@ fn prefill_in_one_batch_equals_decode() {
             .forward(&batch(vec![chain(together, &prompt)]))
             .unwrap();
         let logits = one_by_one(&mut model, apart, &prompt);
-        assert_eq!(bits(&output.logits), bits(&logits), "{name}");
+        assert_eq!(bits(&output.logits), bits(&logits), "{case:?}");
         assert!(
             model.snapshot(together).unwrap() == model.snapshot(apart).unwrap(),
-            "{name}"
+            "{case:?}"
         );
     }
 }
 
 #[test]
 fn sequences_of_a_batch_equal_solo_runs() {
-    for name in MODELS {
-        let mut model = open(data().join(name));
+    for case in MODELS {
+        let mut model = open_case(case);
         let prompts = [tokens(19, 2), tokens(33, 3)];
         let mut solo = Vec::new();
         for prompt in &prompts {
@@ -87,13 +96,13 @@ fn sequences_of_a_batch_equal_solo_runs() {
             .map(|prompt| chain(model.create_sequence().unwrap(), prompt))
             .collect();
         let output = model.forward(&batch(segments)).unwrap();
-        assert_eq!(bits(&output.logits), bits(&solo), "{name}");
+        assert_eq!(bits(&output.logits), bits(&solo), "{case:?}");
     }
 }
 
 /// Verifies a tree after 60 tokens (so that it crosses a page), commits `path`, and goes on decoding.
-fn verify_equals_decode(name: &str, nodes: &[u32], parents: &[i32], path: &[usize]) {
-    let mut model = open(data().join(name));
+fn verify_equals_decode(case: Case, nodes: &[u32], parents: &[i32], path: &[usize]) {
+    let mut model = open_case(case);
     let prompt = tokens(60, 4);
     let sequence = prefill(&mut model, &prompt);
     let before = model.snapshot(sequence).unwrap();
@@ -103,7 +112,7 @@ fn verify_equals_decode(name: &str, nodes: &[u32], parents: &[i32], path: &[usiz
     let output = model.forward(&batch(segments)).unwrap();
     assert!(
         model.snapshot(sequence).unwrap() == before,
-        "{name}: verify moved the sequence"
+        "{case:?}: verify moved the sequence"
     );
     for node in 0..nodes.len() {
         let mut ancestors = vec![nodes[node]];
@@ -112,11 +121,11 @@ fn verify_equals_decode(name: &str, nodes: &[u32], parents: &[i32], path: &[usiz
             ancestors.insert(0, nodes[parent]);
             at = parent;
         }
-        let twin = model_twin(name, &prompt, &ancestors);
+        let twin = model_twin(case, &prompt, &ancestors);
         assert_eq!(
             bits(output.logits_of(1, node).unwrap()),
             bits(&twin),
-            "{name}: node {node}"
+            "{case:?}: node {node}"
         );
     }
     let wrong = model.commit(sequence, &[path.len(), 0]);
@@ -132,20 +141,20 @@ fn verify_equals_decode(name: &str, nodes: &[u32], parents: &[i32], path: &[usiz
     assert_eq!(model.sequence_len(sequence).unwrap(), 60 + path.len());
     assert!(
         model.snapshot(sequence).unwrap() == model.snapshot(twin).unwrap(),
-        "{name}: state after commit"
+        "{case:?}: state after commit"
     );
     let rest = tokens(5, 6);
     let after = one_by_one(&mut model, sequence, &rest);
     assert_eq!(
         bits(&after),
         bits(&one_by_one(&mut model, twin, &rest)),
-        "{name}: after commit"
+        "{case:?}: after commit"
     );
 }
 
 /// Logits of the last of `more` after `prompt`, decoded one at a time by a model of its own.
-fn model_twin(name: &str, prompt: &[u32], more: &[u32]) -> Vec<f32> {
-    let mut model = open(data().join(name));
+fn model_twin(case: Case, prompt: &[u32], more: &[u32]) -> Vec<f32> {
+    let mut model = open_case(case);
     let sequence = prefill(&mut model, prompt);
     let vocab = model.config().vocab_size;
     let logits = one_by_one(&mut model, sequence, more);
@@ -154,9 +163,9 @@ fn model_twin(name: &str, prompt: &[u32], more: &[u32]) -> Vec<f32> {
 
 #[test]
 fn verifying_a_chain_equals_decode() {
-    for name in MODELS {
+    for case in MODELS {
         verify_equals_decode(
-            name,
+            case,
             &tokens(8, 7),
             &[-1, 0, 1, 2, 3, 4, 5, 6],
             &[0, 1, 2, 3, 4, 5],
@@ -166,16 +175,16 @@ fn verifying_a_chain_equals_decode() {
 
 #[test]
 fn verifying_a_tree_equals_decode() {
-    for name in MODELS {
+    for case in MODELS {
         let parents = [-1, 0, 0, 1, 2, 2, 4, 3, 6, 0];
-        verify_equals_decode(name, &tokens(10, 8), &parents, &[0, 2, 4, 6, 8]);
+        verify_equals_decode(case, &tokens(10, 8), &parents, &[0, 2, 4, 6, 8]);
     }
 }
 
 #[test]
 fn a_restored_sequence_continues_identically() {
-    for name in MODELS {
-        let mut model = open(data().join(name));
+    for case in MODELS {
+        let mut model = open_case(case);
         let sequence = prefill(&mut model, &tokens(64, 9));
         one_by_one(&mut model, sequence, &tokens(7, 10));
         let snapshot = model.snapshot(sequence).unwrap();
@@ -186,21 +195,21 @@ fn a_restored_sequence_continues_identically() {
         assert_eq!(
             bits(&one_by_one(&mut model, restored, &rest)),
             bits(&expected),
-            "{name}"
+            "{case:?}"
         );
-        let mut fresh = open(data().join(name));
+        let mut fresh = open_case(case);
         let restored = fresh.restore(&snapshot).unwrap();
         assert_eq!(
             bits(&one_by_one(&mut fresh, restored, &rest)),
             bits(&expected),
-            "{name}: other process"
+            "{case:?}: other process"
         );
     }
 }
 
 #[test]
 fn only_wanted_rows_have_logits() {
-    let mut model = open(data().join(MODELS[0]));
+    let mut model = open_case(MODELS[0]);
     let (a, b) = (
         model.create_sequence().unwrap(),
         model.create_sequence().unwrap(),

@@ -6,9 +6,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use half::f16;
+
+use crate::buffer::KvValues;
 use crate::cpu::lanes::{LANES, Lanes, Op, f_exp, f_max_lane, f_sigmoid, f_sum};
 use crate::cpu::matmul::Shared;
-use crate::device::{HeadNorm, PAGE_TOKENS, RopeArgs, RopeStyle, Segment};
+use crate::device::{HeadNorm, KvLayer, PAGE_TOKENS, RopeArgs, RopeStyle, Segment};
 
 /// A row of the batch, ready to attend.
 #[derive(Debug)]
@@ -130,7 +133,7 @@ fn page_base(
 
 /// Writes one row of keys (transposed) and values to its slot.
 pub(crate) fn store_row(
-    cache: (&mut [f32], &mut [f32]),
+    cache: &mut KvLayer,
     pages: &[u32],
     slot: usize,
     head_dim: usize,
@@ -139,19 +142,17 @@ pub(crate) fn store_row(
 ) {
     let heads = k.len() / head_dim;
     let token = slot % PAGE_TOKENS;
-    for head in 0..heads {
+    let rows = k.chunks_exact(head_dim).zip(v.chunks_exact(head_dim));
+    for (head, (k, v)) in rows.enumerate() {
         let base = page_base(pages, slot, head, heads, head_dim);
-        for d in 0..head_dim {
-            cache.0[base + d * PAGE_TOKENS + token] = k[head * head_dim + d];
-        }
-        cache.1[base + token * head_dim..][..head_dim]
-            .copy_from_slice(&v[head * head_dim..][..head_dim]);
+        cache.k.scatter(base + token, PAGE_TOKENS, k);
+        cache.v.write(base + token * head_dim, v);
     }
 }
 
 /// Moves one row of keys and values to another slot.
 pub(crate) fn move_row(
-    cache: (&mut [f32], &mut [f32]),
+    cache: &mut KvLayer,
     pages: &[u32],
     shape: (usize, usize),
     from: usize,
@@ -161,15 +162,46 @@ pub(crate) fn move_row(
     for head in 0..heads {
         let source = page_base(pages, from, head, heads, head_dim);
         let target = page_base(pages, to, head, heads, head_dim);
-        for d in 0..head_dim {
-            cache.0[target + d * PAGE_TOKENS + to % PAGE_TOKENS] =
-                cache.0[source + d * PAGE_TOKENS + from % PAGE_TOKENS];
-        }
-        let source = source + from % PAGE_TOKENS * head_dim;
-        cache.1.copy_within(
-            source..source + head_dim,
-            target + to % PAGE_TOKENS * head_dim,
+        let (from, to) = (from % PAGE_TOKENS, to % PAGE_TOKENS);
+        cache
+            .k
+            .copy_within(source + from, target + to, PAGE_TOKENS, head_dim);
+        cache.v.copy_within(
+            source + from * head_dim,
+            target + to * head_dim,
+            1,
+            head_dim,
         );
+    }
+}
+
+/// A value of the cache as attention reads it: in f32, without rounding.
+trait KvValue: Copy {
+    /// # Safety
+    /// As [`Lanes`]: 16 values can be read.
+    unsafe fn load<L: Lanes>(source: *const Self) -> L::F;
+    fn widen(self) -> f32;
+}
+
+impl KvValue for f32 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(source: *const Self) -> L::F {
+        L::f_load(source)
+    }
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl KvValue for f16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(source: *const Self) -> L::F {
+        L::f_load_f16(source.cast())
+    }
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
     }
 }
 
@@ -182,8 +214,8 @@ pub(crate) struct Attend<'a> {
     pub head_dim: usize,
     pub gated: bool,
     pub q: &'a [f32],
-    pub k: &'a [f32],
-    pub v: &'a [f32],
+    pub k: KvValues<'a>,
+    pub v: KvValues<'a>,
     pub out: Shared,
 }
 
@@ -199,7 +231,15 @@ impl Op for Attend<'_> {
             let kv_head = item % self.num_kv_heads;
             let group = self.num_heads / self.num_kv_heads;
             for head in kv_head * group..(kv_head + 1) * group {
-                self.head::<L>(node, head, kv_head);
+                match (self.k, self.v) {
+                    (KvValues::F32(k), KvValues::F32(v)) => {
+                        self.head::<L, f32>(k, v, node, head, kv_head);
+                    }
+                    (KvValues::F16(k), KvValues::F16(v)) => {
+                        self.head::<L, f16>(k, v, node, head, kv_head);
+                    }
+                    _ => panic!("keys and values of a layer are of one type"),
+                }
             }
         }
     }
@@ -207,7 +247,14 @@ impl Op for Attend<'_> {
 
 impl Attend<'_> {
     #[inline(always)]
-    unsafe fn head<L: Lanes>(&self, node: &Node<'_>, head: usize, kv_head: usize) {
+    unsafe fn head<L: Lanes, E: KvValue>(
+        &self,
+        k: &[E],
+        v: &[E],
+        node: &Node<'_>,
+        head: usize,
+        kv_head: usize,
+    ) {
         let dim = self.head_dim;
         let q_stride = if self.gated { 2 * dim } else { dim };
         let q = &self.q[(node.row * self.num_heads + head) * q_stride..][..q_stride];
@@ -233,13 +280,14 @@ impl Attend<'_> {
                 None => true,
             };
             if in_place {
-                let keys = self.k[page_base(node.pages, first, kv_head, self.num_kv_heads, dim)..]
-                    .as_ptr();
+                let keys =
+                    k[page_base(node.pages, first, kv_head, self.num_kv_heads, dim)..].as_ptr();
                 let mut sums = [L::f_splat(0.0); PAGE_TOKENS / LANES];
                 for (d, &q) in q.iter().enumerate().take(dim) {
                     let q = L::f_splat(q);
                     for (i, sum) in sums.iter_mut().enumerate() {
-                        *sum = L::f_fma(q, L::f_load(keys.add(d * PAGE_TOKENS + i * LANES)), *sum);
+                        *sum =
+                            L::f_fma(q, E::load::<L>(keys.add(d * PAGE_TOKENS + i * LANES)), *sum);
                     }
                 }
                 for (i, &sum) in sums.iter().enumerate() {
@@ -255,7 +303,7 @@ impl Attend<'_> {
                         + slot % PAGE_TOKENS;
                     let mut sum = 0.0_f32;
                     for (d, &q) in q.iter().enumerate().take(dim) {
-                        sum = q.mul_add(self.k[keys + d * PAGE_TOKENS], sum);
+                        sum = q.mul_add(k[keys + d * PAGE_TOKENS].widen(), sum);
                     }
                     *score = sum * scale;
                 }
@@ -277,18 +325,18 @@ impl Attend<'_> {
             }
             let sum = f_sum::<L>(L::f_add(L::f_add(p[0], p[1]), L::f_add(p[2], p[3])));
             total = total.mul_add(shrink, sum);
-            let mut rows = [std::ptr::null::<f32>(); PAGE_TOKENS];
+            let mut rows = [std::ptr::null::<E>(); PAGE_TOKENS];
             for (i, row) in rows.iter_mut().enumerate().take(count) {
                 let slot = slot_of(first + i);
                 let base = page_base(node.pages, slot, kv_head, self.num_kv_heads, dim);
-                *row = self.v[base + slot % PAGE_TOKENS * dim..].as_ptr();
+                *row = v[base + slot % PAGE_TOKENS * dim..].as_ptr();
             }
             for d in 0..vectors {
                 let mut acc = L::f_mul(L::f_load(out.add(d * LANES)), L::f_splat(shrink));
                 for i in 0..count {
                     acc = L::f_fma(
                         L::f_splat(scores[i]),
-                        L::f_load(rows[i].add(d * LANES)),
+                        E::load::<L>(rows[i].add(d * LANES)),
                         acc,
                     );
                 }

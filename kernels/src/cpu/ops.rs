@@ -13,7 +13,7 @@ use crate::cpu::delta_net::{self, Prepared, Recur, Weights};
 use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store, quantise_row};
 use crate::cpu::pack::{Layout, PackedMatrix};
 use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvCommitArgs,
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvCommitArgs, KvType,
     LinearArgs, Matrix, MatrixSource, Norm, Segment,
 };
 use crate::error::DeviceError;
@@ -235,12 +235,16 @@ impl Device for CpuDevice {
         Buffer::zeros(len)
     }
 
+    fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError> {
+        Buffer::kv_zeros(len, kv_type)
+    }
+
     fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {
-        buffer.host_mut()[offset..][..values.len()].copy_from_slice(values);
+        buffer.write(offset, values);
     }
 
     fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]) {
-        values.copy_from_slice(&buffer.host()[offset..][..values.len()]);
+        buffer.read(offset, values);
     }
 
     fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
@@ -380,10 +384,9 @@ impl Device for CpuDevice {
         for segment in args.segments {
             for node in 0..segment.parents.len() {
                 let at = (segment.first_row + node) * width;
-                let cache = (args.cache.k.host_mut(), args.cache.v.host_mut());
                 let slot = segment.committed_len + node;
                 attention::store_row(
-                    cache,
+                    args.cache,
                     segment.pages,
                     slot,
                     dim,
@@ -394,7 +397,7 @@ impl Device for CpuDevice {
         }
         let next = AtomicUsize::new(0);
         let out = Shared::new(args.out.host_mut());
-        let (q, k, v) = (args.q.host(), args.cache.k.host(), args.cache.v.host());
+        let (q, k, v) = (args.q.host(), args.cache.k.kv(), args.cache.v.kv());
         self.pool.run(&|_| {
             self.dispatch(Attend {
                 nodes: &nodes,
@@ -415,9 +418,8 @@ impl Device for CpuDevice {
         for (i, node) in args.path.iter().enumerate() {
             let (from, to) = (args.committed_len + node, args.committed_len + i);
             if from != to {
-                let cache = (args.cache.k.host_mut(), args.cache.v.host_mut());
                 attention::move_row(
-                    cache,
+                    args.cache,
                     args.pages,
                     (args.num_kv_heads, args.head_dim),
                     from,

@@ -5,13 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kernels::CpuDevice;
+use kernels::{CpuDevice, KvType};
 use models::{Batch, BatchSegment, LoadOptions, LogitsWanted, Model, SequenceId, load_path};
 
 pub const OPTIONS: LoadOptions = LoadOptions {
     max_tokens: 512,
     max_sequences: 4,
     max_batch_rows: 64,
+    kv_type: KvType::F32,
 };
 
 pub fn data() -> PathBuf {
@@ -19,8 +20,13 @@ pub fn data() -> PathBuf {
 }
 
 pub fn open(path: impl AsRef<Path>) -> Model {
+    open_with(path, KvType::F32)
+}
+
+pub fn open_with(path: impl AsRef<Path>, kv_type: KvType) -> Model {
     let device = Arc::new(CpuDevice::new(2).unwrap());
-    load_path(path, device, OPTIONS, &mut |_| {}).unwrap()
+    let options = LoadOptions { kv_type, ..OPTIONS };
+    load_path(path, device, options, &mut |_| {}).unwrap()
 }
 
 /// A chain that is accepted already, with all logits.

@@ -96,8 +96,8 @@ impl Scratch {
             z: device.zeros(rows * inner)?,
             mixed: device.zeros(rows * heads.max(inner))?,
             ffn: device.zeros(rows * config.feed_forward_size)?,
-            head_rows: device.zeros(HEAD_ROWS * config.hidden_size)?,
-            logits: device.zeros(HEAD_ROWS * config.vocab_size)?,
+            head_rows: device.zeros(HEAD_ROWS.min(rows) * config.hidden_size)?,
+            logits: device.zeros(HEAD_ROWS.min(rows) * config.vocab_size)?,
         })
     }
 }
@@ -131,14 +131,15 @@ impl Decoder {
         ) -> Result<(Vec<Layer>, Rope), ModelError>,
     ) -> Result<Self, ModelError> {
         let (v, e) = (config.vocab_size, config.hidden_size);
+        // The largest matrices first: while one is repacked, file and device copy are both resident.
         let embedding = weights.matrix("token_embd.weight", v, e)?;
-        let (layers, rope) = load_layers(weights, config)?;
-        let output_norm = weights.buffer("output_norm.weight", &[e])?;
         let head = if weights.has("output.weight") {
             Some(weights.matrix("output.weight", v, e)?)
         } else {
             None
         };
+        let (layers, rope) = load_layers(weights, config)?;
+        let output_norm = weights.buffer("output_norm.weight", &[e])?;
         let shape = config.layers.iter().find_map(|kind| match kind {
             LayerKind::DeltaNet(shape) => Some(*shape),
             LayerKind::Attention { .. } => None,

@@ -74,11 +74,16 @@ pub fn load(
     let config = ModelConfig::read(file)?;
     let shape = cache_shape(&config, options.kv_type);
     check_fit(file, &config, &shape, &options)?;
-    let mut weights = WeightLoader::new(file, device.as_ref(), progress);
     let load_layers = match config.architecture {
         Architecture::Qwen35 => qwen35::load,
         Architecture::Qwen3 | Architecture::Llama => dense::load,
     };
+    let mut rehearsal = WeightLoader::rehearsal(file, device.as_ref());
+    Decoder::load(&mut rehearsal, device.as_ref(), &config, 0, load_layers)?;
+    rehearsal.finish(config.architecture.name(), |tensor| {
+        tensor == dense::ROPE_DIVISORS || qwen35::ignores(&config, tensor)
+    })?;
+    let mut weights = WeightLoader::new(file, device.as_ref(), progress);
     let decoder = Decoder::load(
         &mut weights,
         device.as_ref(),
@@ -86,9 +91,6 @@ pub fn load(
         options.max_batch_rows,
         load_layers,
     )?;
-    weights.finish(config.architecture.name(), |tensor| {
-        tensor == dense::ROPE_DIVISORS || qwen35::ignores(&config, tensor)
-    })?;
     let cache = Cache::new(
         device.as_ref(),
         shape,

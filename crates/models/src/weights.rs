@@ -24,13 +24,28 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(LoadProgress);
 pub(crate) struct WeightLoader<'a> {
     file: &'a GgufFile,
     device: &'a dyn Device,
-    progress: Progress<'a>,
+    /// `None` in a rehearsal.
+    progress: Option<Progress<'a>>,
     taken: HashSet<String>,
     state: LoadProgress,
 }
 
 impl<'a> WeightLoader<'a> {
     pub(crate) fn new(file: &'a GgufFile, device: &'a dyn Device, progress: Progress<'a>) -> Self {
+        Self::with_progress(file, device, Some(progress))
+    }
+
+    /// Checks everything that [`WeightLoader::new`] would, but loads matrices without rows: what a file has too much,
+    /// too little or in another shape is known before the long part begins.
+    pub(crate) fn rehearsal(file: &'a GgufFile, device: &'a dyn Device) -> Self {
+        Self::with_progress(file, device, None)
+    }
+
+    fn with_progress(
+        file: &'a GgufFile,
+        device: &'a dyn Device,
+        progress: Option<Progress<'a>>,
+    ) -> Self {
         let bytes_total = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
         Self {
             file,
@@ -57,11 +72,15 @@ impl<'a> WeightLoader<'a> {
         cols: usize,
     ) -> Result<Matrix, ModelError> {
         let view = self.view(name, &[cols, rows])?;
+        let (rows, bytes) = match self.progress {
+            Some(_) => (rows, view.data),
+            None => (0, &[][..]),
+        };
         let source = MatrixSource {
             dtype: view.dtype,
             rows,
             cols,
-            bytes: view.data,
+            bytes,
         };
         let matrix =
             self.device
@@ -142,7 +161,9 @@ impl<'a> WeightLoader<'a> {
         self.file.release(name)?;
         self.taken.insert(name.to_owned());
         self.state.bytes_done += bytes as u64;
-        (self.progress)(self.state);
+        if let Some(progress) = &mut self.progress {
+            progress(self.state);
+        }
         Ok(())
     }
 }

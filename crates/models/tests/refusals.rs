@@ -15,14 +15,18 @@ use common::{OPTIONS, batch, chain, data, open, tree};
 
 const QWEN35: &str = "qwen35-nano-Q4_0.gguf";
 
+/// Loads it; what is refused must be refused before the first weight is loaded.
 fn load_bytes(bytes: Vec<u8>, options: LoadOptions) -> Result<models::Model, ModelError> {
     let file = GgufFile::from_bytes("test.gguf", bytes).unwrap();
-    load(
+    let mut loaded = 0;
+    let model = load(
         &file,
         Arc::new(CpuDevice::new(1).unwrap()),
         options,
-        &mut |_| {},
-    )
+        &mut |_| loaded += 1,
+    );
+    assert!(model.is_ok() || loaded == 0, "{loaded} tensors were loaded");
+    model
 }
 
 /// The file with each `from` replaced by `to`, of the same length.

@@ -1,12 +1,11 @@
 //! A run of values owned by a device.
 
-use std::alloc::{Layout, alloc_zeroed};
-
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use crate::device::KvType;
 use crate::error::DeviceError;
+use crate::memory::Memory;
 
 /// Device memory for `len` values, zeroed when made: f32, except for keys and values kept in f16.
 #[derive(Debug, Default)]
@@ -16,13 +15,13 @@ pub struct Buffer {
 
 #[derive(Debug)]
 enum Values {
-    F32(Vec<f32>),
-    F16(Vec<f16>),
+    F32(Memory<f32>),
+    F16(Memory<f16>),
 }
 
 impl Default for Values {
     fn default() -> Self {
-        Self::F32(Vec::new())
+        Self::F32(Memory::default())
     }
 }
 
@@ -34,7 +33,7 @@ pub(crate) enum KvValues<'a> {
 }
 
 impl Buffer {
-    /// Allocates `len` zeros. Large ones become resident page by page, when they are first used.
+    /// Maps `len` zeros, resident page by page when they are first used.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where the address range cannot be had.
@@ -45,8 +44,8 @@ impl Buffer {
     /// As [`Buffer::zeros`], with the type asked for.
     pub(crate) fn kv_zeros(len: usize, kv_type: KvType) -> Result<Self, DeviceError> {
         let values = match kv_type {
-            KvType::F32 => Values::F32(zeroed(len)?),
-            KvType::F16 => Values::F16(zeroed(len)?),
+            KvType::F32 => Values::F32(Memory::zeros(len)?),
+            KvType::F16 => Values::F16(Memory::zeros(len)?),
         };
         Ok(Self { values })
     }
@@ -130,35 +129,4 @@ impl Buffer {
             }),
         }
     }
-}
-
-/// A value whose zero is all zero bits.
-///
-/// # Safety
-/// Zeroed bytes are a valid value of the type.
-unsafe trait ZeroBits: Copy {}
-// SAFETY: zero bits are the f32 0.
-unsafe impl ZeroBits for f32 {}
-// SAFETY: zero bits are the f16 0.
-unsafe impl ZeroBits for f16 {}
-
-/// `len` zeros straight from the allocator. Reserving first and filling then would touch every page; so would asking
-/// twice, as `calloc` clears what it has handed out before.
-fn zeroed<T: ZeroBits>(len: usize) -> Result<Vec<T>, DeviceError> {
-    let out_of_memory = DeviceError::OutOfMemory {
-        bytes: len.saturating_mul(size_of::<T>()),
-    };
-    if len == 0 {
-        return Ok(Vec::new());
-    }
-    let Ok(layout) = Layout::array::<T>(len) else {
-        return Err(out_of_memory);
-    };
-    // SAFETY: the layout has a size above zero: `len` is not 0.
-    let values = unsafe { alloc_zeroed(layout) }.cast::<T>();
-    if values.is_null() {
-        return Err(out_of_memory);
-    }
-    // SAFETY: the global allocator gave `values` for this very layout, and zero bits are a value (`ZeroBits`).
-    Ok(unsafe { Vec::from_raw_parts(values, len, len) })
 }

@@ -8,6 +8,7 @@ mod buffer;
 mod cpu;
 mod device;
 mod error;
+mod memory;
 
 pub use crate::buffer::Buffer;
 pub use crate::cpu::{CpuDevice, Tier};

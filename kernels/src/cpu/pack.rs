@@ -10,42 +10,7 @@ use tensor::DType;
 use crate::cpu::lanes::LANES;
 use crate::device::MatrixSource;
 use crate::error::DeviceError;
-
-/// A 64-byte aligned byte buffer.
-#[derive(Debug, Default)]
-pub(crate) struct Bytes {
-    lines: Vec<Line>,
-}
-
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-impl Bytes {
-    pub(crate) fn zeros(len: usize) -> Result<Self, DeviceError> {
-        let lines = len.div_ceil(64);
-        let mut out: Vec<Line> = Vec::new();
-        out.try_reserve_exact(lines)
-            .map_err(|_| DeviceError::OutOfMemory { bytes: len })?;
-        out.resize(lines, Line([0; 64]));
-        Ok(Self { lines: out })
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.lines.len() * 64
-    }
-
-    pub(crate) fn slice(&self) -> &[u8] {
-        // SAFETY: `Line` is 64 plain bytes without padding.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len()) }
-    }
-
-    pub(crate) fn slice_mut(&mut self) -> &mut [u8] {
-        let len = self.len();
-        // SAFETY: `Line` is 64 plain bytes without padding, and the vector is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) }
-    }
-}
+use crate::memory::Memory;
 
 /// How the integers and scales of a tile are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +81,7 @@ pub(crate) struct PackedMatrix {
     pub dtype: DType,
     pub rows: usize,
     pub cols: usize,
-    pub bytes: Bytes,
+    pub bytes: Memory<u8>,
 }
 
 impl PackedMatrix {
@@ -127,7 +92,7 @@ impl PackedMatrix {
 
     pub(crate) fn tile(&self, index: usize) -> &[u8] {
         let len = self.tile_bytes();
-        &self.bytes.slice()[index * len..][..len]
+        &self.bytes[index * len..][..len]
     }
 
     pub(crate) fn pack(source: MatrixSource<'_>) -> Result<Self, DeviceError> {
@@ -155,10 +120,9 @@ impl PackedMatrix {
         }
         let layout = Layout::of(dtype);
         let tile_bytes = cols / layout.group * layout.group_bytes();
-        let mut packed = Bytes::zeros(rows.div_ceil(LANES) * tile_bytes)?;
+        let mut packed = Memory::<u8>::zeros(rows.div_ceil(LANES) * tile_bytes)?;
         let block_bytes = dtype.block_bytes();
         for (tile, target) in packed
-            .slice_mut()
             .chunks_exact_mut(tile_bytes)
             .enumerate()
             .take(rows.div_ceil(LANES))

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use models::KvType;
 
 mod serve;
@@ -71,27 +71,9 @@ pub(crate) struct ModelArgs {
     /// Tokens of context to hold; 0: as the model declares, at most 8192.
     #[arg(short, long, default_value_t = 0)]
     pub ctx_size: usize,
-    /// How keys and values are kept. Default: f16 where weights are quantised, f32 where all are floats.
-    #[arg(long, value_enum)]
-    pub cache_type: Option<CacheType>,
-}
-
-/// See [`KvType`].
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum CacheType {
-    /// 2 bytes a value.
-    F16,
-    /// 4 bytes a value, exact.
-    F32,
-}
-
-impl From<CacheType> for KvType {
-    fn from(value: CacheType) -> Self {
-        match value {
-            CacheType::F16 => KvType::F16,
-            CacheType::F32 => KvType::F32,
-        }
-    }
+    /// How keys and values are kept: f16 or f32 [default: f16 where weights are quantised, f32 where all are floats].
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type: Option<KvType>,
 }
 
 #[derive(Debug, Args)]

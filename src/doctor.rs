@@ -21,6 +21,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         max_tokens: context_length.saturating_mul(args.parallel),
         max_sequences: args.parallel,
         max_batch_rows: PREFILL_CHUNK.saturating_add(args.parallel),
+        kv_type: args.cache_type,
     };
     let need = memory_need(&file, &options)
         .with_context(|| format!("reading {}", file.path().display()))?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use gguf::GgufFile;
 use indicatif::{ProgressBar, ProgressStyle};
 use kernels::CpuDevice;
-use models::{KvType, LoadOptions, LoadProgress, Model};
+use models::{LoadOptions, LoadProgress, Model};
 use target_worker::context_length;
 
 use crate::cli::ModelArgs;
@@ -44,7 +44,7 @@ pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<CpuDevice>) ->
         max_tokens: context_length(file, args.ctx_size),
         max_sequences: 2,
         max_batch_rows: BATCH_ROWS,
-        kv_type: args.cache_type.map_or_else(|| kv_type(file), KvType::from),
+        kv_type: args.cache_type,
     };
     Ok(models::load(file, device, options, &mut |so_far| {
         bar.show(so_far);
@@ -74,16 +74,6 @@ impl LoadBar {
 impl Drop for LoadBar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
-    }
-}
-
-/// f16 where products round activations to 8 bits anyway, and what f16 rounds off is lost in that; f32 where weights
-/// and activations are floats.
-fn kv_type(file: &GgufFile) -> KvType {
-    if file.tensors().any(|tensor| tensor.dtype.is_quantised()) {
-        KvType::F16
-    } else {
-        KvType::F32
     }
 }
 

@@ -80,7 +80,7 @@ fn load(file: &GgufFile) -> Model {
         max_tokens: 256,
         max_sequences: 1,
         max_batch_rows: 256,
-        kv_type: KvType::F32,
+        kv_type: Some(KvType::F32),
     };
     let device = Arc::new(CpuDevice::new(2).unwrap());
     models::load(file, device, options, &mut |_| {}).unwrap()

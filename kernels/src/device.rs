@@ -4,6 +4,8 @@
 //! DeltaNet key/value heads with dims dk, dv. Buffers are row-major f32. Ops panic on a caller's shape mistake that
 //! would read outside a buffer (a bug, not an input); everything that depends on a file is an error at load.
 
+use std::str::FromStr;
+
 use tensor::DType;
 
 use crate::buffer::Buffer;
@@ -156,6 +158,21 @@ pub enum KvType {
     F32,
     /// 2 bytes, rounded to nearest even when stored.
     F16,
+}
+
+impl FromStr for KvType {
+    type Err = DeviceError;
+
+    /// Reads `f32` or `f16`.
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        match text {
+            "f32" => Ok(Self::F32),
+            "f16" => Ok(Self::F16),
+            _ => Err(DeviceError::UnknownKvType {
+                got: text.to_owned(),
+            }),
+        }
+    }
 }
 
 impl KvType {

@@ -51,4 +51,10 @@ pub enum DeviceError {
         /// Name of the tier.
         tier: &'static str,
     },
+    /// A type that keys and values cannot be kept in.
+    #[error("keys and values cannot be kept as \"{got}\", only as f16 or f32")]
+    UnknownKvType {
+        /// What was asked for.
+        got: String,
+    },
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use models::KvType;
 use serde::Serialize;
 
 /// What all serving commands take.
@@ -40,6 +41,10 @@ pub(crate) struct TargetArgs {
     #[arg(short, long, env = "TANDEM_CTX_SIZE", value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ctx_size: Option<usize>,
+    /// How keys and values are kept: f16 or f32 [default: f16 where weights are quantised, f32 where all are floats].
+    #[arg(long, env = "TANDEM_CACHE_TYPE", value_name = "TYPE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_type: Option<String>,
     /// Sequences decoded at a time; each has room for the whole context [default: 8].
     #[arg(long, env = "TANDEM_PARALLEL", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,6 +164,9 @@ pub(crate) struct DoctorArgs {
     /// Tokens of context per sequence; 0: as the model declares, at most 8192.
     #[arg(short, long, default_value_t = 0, value_name = "TOKENS")]
     pub ctx_size: usize,
+    /// How keys and values are kept: f16 or f32.
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type: Option<KvType>,
     /// Sequences decoded at a time.
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub parallel: usize,

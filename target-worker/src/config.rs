@@ -22,6 +22,9 @@ pub struct Config {
     pub threads: usize,
     /// Tokens that one sequence can hold, prompt and answer together; 0: as the model declares, at most 8192.
     pub ctx_size: usize,
+    /// How keys and values are kept, `f16` or `f32`; by default f16 where weights are quantised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_type: Option<String>,
     /// Sequences decoded at a time. Each has room for `ctx_size` tokens.
     pub parallel: usize,
     /// Requests that may wait for a place; one more is answered with 429.
@@ -39,6 +42,7 @@ impl Default for Config {
             listen: Endpoint::Tcp("127.0.0.1:7001".to_owned()),
             threads: 0,
             ctx_size: 0,
+            cache_type: None,
             parallel: 8,
             queue_len: 64,
             prefill_chunk: 256,

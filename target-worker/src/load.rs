@@ -28,6 +28,12 @@ pub(crate) fn start_engine(
         max_tokens: context_length.saturating_mul(config.parallel),
         max_sequences: config.parallel,
         max_batch_rows: config.prefill_chunk.saturating_add(config.parallel),
+        kv_type: config
+            .cache_type
+            .as_deref()
+            .map(str::parse)
+            .transpose()
+            .context("cache-type")?,
     };
     let model = models::load(file, device.clone(), options, progress).with_context(|| {
         format!(

@@ -125,6 +125,7 @@ async fn a_request_waits_for_pages_rather_than_failing_on_its_way() {
         max_tokens: CONFIG.context_length,
         max_sequences: CONFIG.max_sequences,
         max_batch_rows: 32,
+        kv_type: None,
     };
     let stand = start_with(load_with(options, &gate), CONFIG, gate);
     stand.gate.pass(0);

@@ -69,7 +69,12 @@ impl MemoryNeed {
 /// No graph can be built from the file's keys.
 pub fn memory_need(file: &GgufFile, options: &LoadOptions) -> Result<MemoryNeed, ModelError> {
     let config = ModelConfig::read(file)?;
-    Ok(need(file, &config, &cache_shape(&config, options.kv_type), options))
+    Ok(need(
+        file,
+        &config,
+        &cache_shape(file, &config, options),
+        options,
+    ))
 }
 
 fn need(

@@ -26,8 +26,9 @@ pub struct LoadOptions {
     pub max_sequences: usize,
     /// Rows of a batch.
     pub max_batch_rows: usize,
-    /// How keys and values are kept.
-    pub kv_type: KvType,
+    /// How keys and values are kept. `None`: f16 where weights are quantised, so that products round activations to 8
+    /// bits and what f16 rounds off is lost in that; f32 where weights and activations are floats.
+    pub kv_type: Option<KvType>,
 }
 
 /// A segment that waits for its commit.
@@ -72,7 +73,7 @@ pub fn load(
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<Model, ModelError> {
     let config = ModelConfig::read(file)?;
-    let shape = cache_shape(&config, options.kv_type);
+    let shape = cache_shape(file, &config, &options);
     check_fit(file, &config, &shape, &options)?;
     let load_layers = match config.architecture {
         Architecture::Qwen35 => qwen35::load,
@@ -108,7 +109,19 @@ pub fn load(
     })
 }
 
-pub(crate) fn cache_shape(config: &ModelConfig, kv_type: KvType) -> CacheShape {
+pub(crate) fn cache_shape(
+    file: &GgufFile,
+    config: &ModelConfig,
+    options: &LoadOptions,
+) -> CacheShape {
+    let is_quantised = || file.tensors().any(|tensor| tensor.dtype.is_quantised());
+    let kv_type = options.kv_type.unwrap_or_else(|| {
+        if is_quantised() {
+            KvType::F16
+        } else {
+            KvType::F32
+        }
+    });
     let head_dim = config.head_dim;
     let state = |kind: &LayerKind| match *kind {
         LayerKind::Attention { num_kv_heads } => LayerState::Attention {

@@ -23,6 +23,7 @@ fn runner() -> Runner {
         max_tokens: 4 * 64,
         max_sequences: 4,
         max_batch_rows: 12,
+        kv_type: None,
     };
     let device = Arc::new(CpuDevice::new(1).unwrap());
     let model = load_path(path, device, options, &mut |_| {}).unwrap();

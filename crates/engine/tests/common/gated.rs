@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kernels::{
     AttentionArgs, Buffer, CpuDevice, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError,
-    GatedLinearArgs, KvCommitArgs, LinearArgs, Matrix, MatrixSource,
+    GatedLinearArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
 };
 
 #[derive(Debug, Default)]
@@ -113,6 +113,10 @@ impl Device for GatedDevice {
 
     fn zeros(&self, len: usize) -> Result<Buffer, DeviceError> {
         self.inner.zeros(len)
+    }
+
+    fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError> {
+        self.inner.kv_zeros(len, kv_type)
     }
 
     fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {

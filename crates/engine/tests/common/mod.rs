@@ -47,6 +47,7 @@ pub fn load(config: EngineConfig, gate: &Arc<Gate>) -> Model {
         max_tokens: config.max_sequences * config.context_length,
         max_sequences: config.max_sequences,
         max_batch_rows: config.max_sequences + config.prefill_chunk_tokens,
+        kv_type: None,
     };
     load_with(options, gate)
 }

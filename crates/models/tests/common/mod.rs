@@ -12,7 +12,7 @@ pub const OPTIONS: LoadOptions = LoadOptions {
     max_tokens: 512,
     max_sequences: 4,
     max_batch_rows: 64,
-    kv_type: KvType::F32,
+    kv_type: Some(KvType::F32),
 };
 
 pub fn data() -> PathBuf {
@@ -25,7 +25,10 @@ pub fn open(path: impl AsRef<Path>) -> Model {
 
 pub fn open_with(path: impl AsRef<Path>, kv_type: KvType) -> Model {
     let device = Arc::new(CpuDevice::new(2).unwrap());
-    let options = LoadOptions { kv_type, ..OPTIONS };
+    let options = LoadOptions {
+        kv_type: Some(kv_type),
+        ..OPTIONS
+    };
     load_path(path, device, options, &mut |_| {}).unwrap()
 }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::cpu::lanes::Scalar;
-use crate::cpu::pack::{Bytes, Layout};
+use crate::cpu::pack::Layout;
+use crate::memory::Memory;
 
 /// A deterministic stream of words (an LCG's upper half).
 fn noise(seed: u64) -> impl FnMut() -> u32 {
@@ -19,11 +20,11 @@ fn noise(seed: u64) -> impl FnMut() -> u32 {
 fn weights(dtype: DType, rows: usize, cols: usize) -> PackedMatrix {
     let layout = Layout::of(dtype);
     let tile_bytes = cols / layout.group * layout.group_bytes();
-    let mut bytes = Bytes::zeros(rows.div_ceil(LANES) * tile_bytes).expect("memory");
+    let mut bytes = Memory::<u8>::zeros(rows.div_ceil(LANES) * tile_bytes).expect("memory");
     let mut word = noise(dtype.ggml_id().into());
-    bytes.slice_mut().fill_with(|| word() as u8);
+    bytes.fill_with(|| word() as u8);
     let scales = layout.group_bytes() - if layout.min { 4 * LANES } else { 2 * LANES };
-    for group in bytes.slice_mut().chunks_exact_mut(layout.group_bytes()) {
+    for group in bytes.chunks_exact_mut(layout.group_bytes()) {
         for scale in group[scales..].chunks_exact_mut(2) {
             scale[1] = scale[1] & 0x83 | 0x14;
         }

@@ -68,6 +68,7 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn i_and(a: Self::I, mask: i32) -> Self::I;
     unsafe fn i_shr4(a: Self::I) -> Self::I;
     unsafe fn i_load(source: *const i32) -> Self::I;
+    unsafe fn i_store(target: *mut i32, value: Self::I);
     unsafe fn i_load_u8(source: *const u8) -> Self::I;
     unsafe fn i_load_i8(source: *const u8) -> Self::I;
     unsafe fn b_load(source: *const u8) -> Self::B;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensor::DType;
 
-use crate::cpu::lanes::{LANES, Lanes, Op, f_sigmoid};
+use crate::cpu::lanes::{LANES, Lanes, Op, f_max_lane, f_sigmoid};
 use crate::cpu::matmul::inner::{by32, by256, floats};
 use crate::cpu::pack::PackedMatrix;
 use crate::cpu::tiles::{TILE_COLUMNS, Tiles};
@@ -46,8 +46,12 @@ impl Quantised {
     }
 }
 
-/// int8 = round(x 127 / amax) for each `group` inputs, ties to even.
-pub(crate) fn quantise_row(
+/// int8 = round(x 127 / amax) for each `group` inputs (a multiple of 16), ties to even.
+///
+/// # Safety
+/// The instruction set of `L` is available.
+#[inline(always)]
+pub(crate) unsafe fn quantise_row<L: Lanes>(
     x: &[f32],
     group: usize,
     q: &mut [i8],
@@ -58,21 +62,29 @@ pub(crate) fn quantise_row(
         .chunks_exact(group)
         .zip(q.chunks_exact_mut(group))
         .zip(scale)
-        .zip(sums.chunks_exact_mut(group / 16))
+        .zip(sums.chunks_exact_mut(group / LANES))
     {
-        let amax = x
-            .iter()
-            .fold(0.0_f32, |m, v| if v.abs() > m { v.abs() } else { m });
+        let mut largest = L::f_splat(0.0);
+        for x in x.chunks_exact(LANES) {
+            let x = L::f_load(x.as_ptr());
+            let magnitude = L::f_max(x, L::f_sub(L::f_splat(0.0), x));
+            largest = L::f_max(magnitude, largest);
+        }
+        let amax = f_max_lane::<L>(largest);
         *scale = amax / 127.0;
-        let inverse = if amax > 0.0 { 127.0 / amax } else { 0.0 };
-        for ((x, q), sum) in x.chunks_exact(16).zip(q.chunks_exact_mut(16)).zip(sums) {
-            let mut total = 0;
-            for (x, q) in x.iter().zip(q) {
-                let v = (x * inverse).round_ties_even() as i32;
+        let inverse = L::f_splat(if amax > 0.0 { 127.0 / amax } else { 0.0 });
+        for ((x, q), sum) in x
+            .chunks_exact(LANES)
+            .zip(q.chunks_exact_mut(LANES))
+            .zip(sums)
+        {
+            let mut rounded = [0; LANES];
+            let value = L::i_round(L::f_mul(L::f_load(x.as_ptr()), inverse));
+            L::i_store(rounded.as_mut_ptr(), value);
+            for (q, v) in q.iter_mut().zip(rounded) {
                 *q = v as i8;
-                total += v;
             }
-            *sum = total;
+            *sum = rounded.iter().sum();
         }
     }
 }

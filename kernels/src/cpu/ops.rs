@@ -10,6 +10,7 @@ use crate::cpu::CpuDevice;
 use crate::cpu::attention::{self, Attend};
 use crate::cpu::bandwidth;
 use crate::cpu::delta_net::{self, Prepared, Recur, Weights};
+use crate::cpu::lanes::{Lanes, Op};
 use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store, quantise_row};
 use crate::cpu::pack::{Layout, PackedMatrix};
 use crate::device::{
@@ -56,19 +57,16 @@ impl CpuDevice {
         let values = Shared::new(&mut into.values);
         let (by32, by256) = (Pointers::of(&mut into.by32), Pointers::of(&mut into.by256));
         self.each(rows, |row| {
-            let source = &x[row * len..][..len];
             // SAFETY: each row is written by one thread only, inside vectors sized above.
             let target = unsafe { std::slice::from_raw_parts_mut(values.at(row * len), len) };
-            match norm {
-                Some(norm) => rms_norm(source, norm, target),
-                None => target.copy_from_slice(source),
-            }
-            if need32 {
-                by32.quantise(row, len, 32, target);
-            }
-            if need256 {
-                by256.quantise(row, len, 256, target);
-            }
+            self.dispatch(ActivateRow {
+                source: &x[row * len..][..len],
+                norm,
+                target,
+                row,
+                by32: need32.then_some(by32),
+                by256: need256.then_some(by256),
+            });
         });
     }
 
@@ -170,21 +168,49 @@ impl Pointers {
         }
     }
 
-    fn quantise(&self, row: usize, len: usize, group: usize, x: &[f32]) {
+    /// # Safety
+    /// The instruction set of `L` is available, `row` is one of the rows that the vectors were sized for, and no other
+    /// thread has it.
+    #[inline(always)]
+    unsafe fn quantise<L: Lanes>(&self, row: usize, len: usize, group: usize, x: &[f32]) {
         let (groups, sums) = (len / group, len / 16);
-        // SAFETY: the vectors were sized for all rows; this row is this thread's.
-        let (q, scale, sums) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(self.q.add(row * len), len),
-                std::slice::from_raw_parts_mut(self.scale.add(row * groups), groups),
-                std::slice::from_raw_parts_mut(self.sums.add(row * sums), sums),
-            )
-        };
-        quantise_row(x, group, q, scale, sums);
+        let (q, scale, sums) = (
+            std::slice::from_raw_parts_mut(self.q.add(row * len), len),
+            std::slice::from_raw_parts_mut(self.scale.add(row * groups), groups),
+            std::slice::from_raw_parts_mut(self.sums.add(row * sums), sums),
+        );
+        quantise_row::<L>(x, group, q, scale, sums);
+    }
+}
+
+/// Norm and int8 forms of one row.
+struct ActivateRow<'a> {
+    source: &'a [f32],
+    norm: Option<Norm<'a>>,
+    target: &'a mut [f32],
+    row: usize,
+    by32: Option<Pointers>,
+    by256: Option<Pointers>,
+}
+
+impl Op for ActivateRow<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        match self.norm {
+            Some(norm) => rms_norm(self.source, norm, self.target),
+            None => self.target.copy_from_slice(self.source),
+        }
+        if let Some(by32) = self.by32 {
+            by32.quantise::<L>(self.row, self.source.len(), 32, self.target);
+        }
+        if let Some(by256) = self.by256 {
+            by256.quantise::<L>(self.row, self.source.len(), 256, self.target);
+        }
     }
 }
 
 /// `x / sqrt(mean(x^2) + eps) * gamma`; squares are summed in 16 interleaved chains, then pairwise.
+#[inline(always)]
 fn rms_norm(x: &[f32], norm: Norm<'_>, out: &mut [f32]) {
     let mut chains = [0.0_f32; 16];
     for x in x.chunks(16) {

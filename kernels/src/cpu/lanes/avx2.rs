@@ -148,6 +148,11 @@ unsafe impl Lanes for Avx2 {
         ]
     }
     #[inline(always)]
+    unsafe fn i_store(target: *mut i32, value: Self::I) {
+        _mm256_storeu_si256(target.cast(), value[0]);
+        _mm256_storeu_si256(target.add(8).cast(), value[1]);
+    }
+    #[inline(always)]
     unsafe fn i_load_u8(source: *const u8) -> Self::I {
         [
             _mm256_cvtepu8_epi32(_mm_loadl_epi64(source.cast())),

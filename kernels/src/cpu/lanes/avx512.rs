@@ -111,6 +111,10 @@ unsafe impl Lanes for Avx512 {
         _mm512_loadu_si512(source.cast())
     }
     #[inline(always)]
+    unsafe fn i_store(target: *mut i32, value: __m512i) {
+        _mm512_storeu_si512(target.cast(), value);
+    }
+    #[inline(always)]
     unsafe fn i_load_u8(source: *const u8) -> __m512i {
         _mm512_cvtepu8_epi32(_mm_loadu_si128(source.cast()))
     }

@@ -158,6 +158,12 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
         from_fn(|i| vld1q_s32(source.add(4 * i)))
     }
     #[inline(always)]
+    unsafe fn i_store(target: *mut i32, value: Self::I) {
+        for (i, value) in value.into_iter().enumerate() {
+            vst1q_s32(target.add(4 * i), value);
+        }
+    }
+    #[inline(always)]
     unsafe fn i_load_u8(source: *const u8) -> Self::I {
         let bytes = vld1q_u8(source);
         let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));

@@ -103,6 +103,9 @@ unsafe impl Lanes for Scalar {
     unsafe fn i_load(source: *const i32) -> Self::I {
         source.cast::<Self::I>().read_unaligned()
     }
+    unsafe fn i_store(target: *mut i32, value: Self::I) {
+        target.cast::<Self::I>().write_unaligned(value);
+    }
     unsafe fn i_load_u8(source: *const u8) -> Self::I {
         map(source.cast::<[u8; LANES]>().read_unaligned(), i32::from)
     }

@@ -50,7 +50,8 @@ fn activations(num_columns: usize, len: usize) -> Activations {
     for (form, group) in [(&mut out.by32, 32), (&mut out.by256, 256)] {
         form.resize(num_columns, len, group);
         let (scale, sums) = (&mut form.scale[..], &mut form.sums[..]);
-        quantise_row(&out.values, group, &mut form.q, scale, sums);
+        // SAFETY: plain loops run anywhere.
+        unsafe { quantise_row::<Scalar>(&out.values, group, &mut form.q, scale, sums) };
     }
     out
 }

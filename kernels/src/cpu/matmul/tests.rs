@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::cpu::lanes::Scalar;
-use crate::cpu::pack::Layout;
-use crate::memory::Memory;
+use crate::device::MatrixSource;
 
 /// A deterministic stream of words (an LCG's upper half).
 fn noise(seed: u64) -> impl FnMut() -> u32 {
@@ -18,23 +17,28 @@ fn noise(seed: u64) -> impl FnMut() -> u32 {
 
 /// Random integers with f16 scales of 2^-10 to 2^-9.
 fn weights(dtype: DType, rows: usize, cols: usize) -> PackedMatrix {
-    let layout = Layout::of(dtype);
-    let tile_bytes = cols / layout.group * layout.group_bytes();
-    let mut bytes = Memory::<u8>::zeros(rows.div_ceil(LANES) * tile_bytes).expect("memory");
+    let scales = match dtype {
+        DType::Q2K => 80..84,
+        DType::Q3K => 108..110,
+        DType::Q6K => 208..210,
+        DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => 0..4,
+        _ => 0..2,
+    };
     let mut word = noise(dtype.ggml_id().into());
+    let mut bytes = vec![0; rows * dtype.row_bytes(cols).expect("whole blocks")];
     bytes.fill_with(|| word() as u8);
-    let scales = layout.group_bytes() - if layout.min { 4 * LANES } else { 2 * LANES };
-    for group in bytes.chunks_exact_mut(layout.group_bytes()) {
-        for scale in group[scales..].chunks_exact_mut(2) {
+    for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+        for scale in block[scales.clone()].chunks_exact_mut(2) {
             scale[1] = scale[1] & 0x83 | 0x14;
         }
     }
-    PackedMatrix {
+    PackedMatrix::pack(MatrixSource {
         dtype,
         rows,
         cols,
-        bytes,
-    }
+        bytes: &bytes,
+    })
+    .expect("a matrix that packs")
 }
 
 fn activations(num_columns: usize, len: usize) -> Activations {

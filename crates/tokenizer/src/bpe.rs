@@ -37,7 +37,7 @@ impl Bpe {
     /// Interns `merges` against the token ids in `ids`.
     pub(crate) fn new(
         vocab: usize,
-        ids: &HashMap<String, u32>,
+        ids: &HashMap<&str, u32>,
         merges: &[String],
     ) -> Result<Self, TokenizerError> {
         let mut extra: HashMap<String, u32> = HashMap::new();
@@ -150,11 +150,7 @@ mod tests {
     use super::*;
 
     fn bpe(tokens: &[&str], merges: &[&str]) -> Bpe {
-        let ids = tokens
-            .iter()
-            .zip(0..)
-            .map(|(t, i)| ((*t).to_owned(), i))
-            .collect();
+        let ids = tokens.iter().zip(0..).map(|(t, i)| (*t, i)).collect();
         let merges: Vec<String> = merges.iter().map(|m| (*m).to_owned()).collect();
         Bpe::new(tokens.len(), &ids, &merges).unwrap()
     }

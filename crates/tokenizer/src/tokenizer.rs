@@ -17,7 +17,8 @@ const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 pub struct Tokenizer {
     tokens: Vec<String>,
     types: Vec<TokenType>,
-    ids: HashMap<String, u32>,
+    /// Ids in the order of their texts; of equal ones the last counts.
+    by_text: Vec<u32>,
     /// Control and user-defined tokens by decreasing byte length.
     specials: Vec<u32>,
     bpe: Bpe,
@@ -63,7 +64,7 @@ impl Tokenizer {
                 return Err(TokenizerError::IdOutOfRange { role, id, vocab });
             }
         }
-        let ids: HashMap<String, u32> = spec.tokens.iter().cloned().zip(0..).collect();
+        let ids: HashMap<&str, u32> = spec.tokens.iter().map(String::as_str).zip(0..).collect();
         let bpe = Bpe::new(vocab, &ids, &spec.merges)?;
         let mut specials: Vec<u32> = types
             .iter()
@@ -85,11 +86,13 @@ impl Tokenizer {
             .collect();
         stop_ids.sort_unstable();
         stop_ids.dedup();
+        let mut by_text: Vec<u32> = (0..vocab as u32).collect();
+        by_text.sort_by_key(|&id| &spec.tokens[id as usize]);
         Ok(Self {
             adds_bos: spec.add_bos.unwrap_or(pre.is_llama3()),
             tokens: spec.tokens,
             types,
-            ids,
+            by_text,
             specials,
             bpe,
             pre,
@@ -179,7 +182,11 @@ impl Tokenizer {
     /// The id of the token whose vocabulary text is `text`.
     #[must_use]
     pub fn token_id(&self, text: &str) -> Option<u32> {
-        self.ids.get(text).copied()
+        let after = self
+            .by_text
+            .partition_point(|&id| self.tokens[id as usize].as_str() <= text);
+        let id = *self.by_text.get(after.checked_sub(1)?)?;
+        (self.tokens[id as usize] == text).then_some(id)
     }
 
     /// The text of token `id` as the vocabulary has it (byte alphabet for normal tokens).

@@ -15,7 +15,7 @@ use crate::cli::ModelArgs;
 /// The demo model, see `deploy/demo/README.md`.
 const DEMO_TARGET: &[u8] = include_bytes!("../deploy/demo/demo-target.gguf");
 /// Rows of one forward pass; longer prompts go in pieces of this size.
-pub(crate) const BATCH_ROWS: usize = 512;
+pub(crate) const BATCH_ROWS: usize = 128;
 
 /// Opens the file asked for, or the demo.
 pub(crate) fn open(model: Option<&Path>) -> Result<GgufFile> {

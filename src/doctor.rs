@@ -10,7 +10,7 @@ use crate::cli::DoctorArgs;
 use crate::session;
 
 /// Rows of a worker's batch beyond its sequences: the default of `--prefill-chunk`.
-const PREFILL_CHUNK: usize = 256;
+const PREFILL_CHUNK: usize = 128;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {

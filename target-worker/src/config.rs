@@ -45,7 +45,7 @@ impl Default for Config {
             cache_type: None,
             parallel: 8,
             queue_len: 64,
-            prefill_chunk: 256,
+            prefill_chunk: 128,
             drain_seconds: 30,
         }
     }

@@ -313,6 +313,8 @@ def main():
     checks = []
     with Stack(binary=options.binary, model=options.model) as stack:
         facts = soak(stack, options, checks)
+        if not all(holds for holds, *_ in checks):
+            print("---- end of the set's log ----\n" + stack.log_text()[-4000:])
     checks.append((True, "the set ended", "exit status 0, no process and no file left"))
     table(facts, checks)
     print(json.dumps({"passed": all(holds for holds, *_ in checks), **facts}))

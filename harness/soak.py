@@ -106,10 +106,12 @@ def solo(stack, case):
 class Client(threading.Thread):
     """One stream after the other until the time is up."""
 
-    def __init__(self, stack, expected, seed, end):
+    def __init__(self, stack, expected, seed, index, end):
         super().__init__(daemon=True)
         self.stack, self.expected, self.end = stack, expected, end
-        self.random = random.Random(seed)
+        # Together the clients begin with every case, and go on at random.
+        self.first = index % len(CASES)
+        self.random = random.Random(seed * 1000 + index)
         self.count = Counter()
         self.wrong = []
         self.first_token_ms = []
@@ -118,7 +120,7 @@ class Client(threading.Thread):
         connection = None
         while time.monotonic() < self.end and not self.wrong:
             connection = connection or connect(self.stack)
-            number = self.random.randrange(len(CASES))
+            number = self.random.randrange(len(CASES)) if self.count["started"] else self.first
             try:
                 connection = self.one(connection, number)
             except (Failure, OSError, http.client.HTTPException, KeyError, ValueError) as error:
@@ -219,7 +221,7 @@ def soak(stack, options, checks):
     check("alone, twice", expected == again, f"{len(CASES)} requests, {tokens_alone} tokens")
     baseline, before = look(stack), stack.metrics()
     end = time.monotonic() + options.seconds
-    clients = [Client(stack, expected, options.seed * 1000 + i, end) for i in range(options.streams)]
+    clients = [Client(stack, expected, options.seed, i, end) for i in range(options.streams)]
     samples, busiest = [], 0
     for each in clients:
         each.start()

@@ -1,5 +1,7 @@
 //! Errors to gRPC status codes and back.
 
+use std::error::Error;
+
 use generation::GenerateError;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
@@ -33,6 +35,10 @@ pub fn to_status(error: &GenerateError) -> Status {
 impl From<Status> for WorkerError {
     fn from(status: Status) -> Self {
         let message = status.message().to_owned();
+        // Only a status made on this side has a source: the way to the worker broke, whatever code that was given.
+        if status.source().is_some() {
+            return unavailable(&message);
+        }
         let detail = status.metadata().get(DETAIL);
         match status.code() {
             Code::InvalidArgument if detail.is_some_and(|detail| detail == PROMPT_TOO_LONG) => {
@@ -40,22 +46,26 @@ impl From<Status> for WorkerError {
             }
             Code::InvalidArgument | Code::NotFound | Code::OutOfRange => Self::Invalid(message),
             Code::ResourceExhausted => Self::QueueFull(message),
-            // tonic reports a connection that broke in the middle of a stream as Unknown or Cancelled.
             Code::Unavailable
             | Code::Unknown
             | Code::Cancelled
             | Code::Aborted
-            | Code::DeadlineExceeded => {
-                Self::Unavailable(format!("the target worker is not available: {message}"))
-            }
+            | Code::DeadlineExceeded => unavailable(&message),
             _ => Self::Internal(message),
         }
     }
 }
 
+fn unavailable(message: &str) -> WorkerError {
+    WorkerError::Unavailable(format!("the target worker is not available: {message}"))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use generation::GenerateError;
+    use tonic::{Code, Status};
 
     use super::to_status;
     use crate::error::WorkerError;
@@ -85,5 +95,15 @@ mod tests {
             GenerateError::Model("page table".to_owned()),
             WorkerError::Internal,
         );
+    }
+
+    #[test]
+    fn a_broken_connection_is_an_unavailable_worker_whatever_its_code() {
+        for code in [Code::Internal, Code::Unknown, Code::Cancelled] {
+            let mut status = Status::new(code, "h2 protocol error");
+            status.set_source(Arc::new(std::io::Error::other("broken pipe")));
+            let error = WorkerError::from(status);
+            assert!(matches!(error, WorkerError::Unavailable(_)), "{error:?}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, ensure};
 use gguf::GgufFile;
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
@@ -48,6 +49,20 @@ impl Default for Config {
             prefill_chunk: 128,
             drain_seconds: 30,
         }
+    }
+}
+
+impl Config {
+    /// Names what nothing could be served with.
+    pub(crate) fn check(&self) -> Result<()> {
+        for (key, value) in [
+            ("parallel", self.parallel),
+            ("queue-len", self.queue_len),
+            ("prefill-chunk", self.prefill_chunk),
+        ] {
+            ensure!(value > 0, "{key} is 0, expected at least 1");
+        }
+        Ok(())
     }
 }
 

@@ -18,13 +18,14 @@ use crate::server::TargetServer;
 /// Loads `file` and serves it until `shutdown`, then lets running answers end. `progress` is called while loading.
 ///
 /// # Errors
-/// The socket cannot be opened, the model cannot be loaded, or the engine broke.
+/// A setting cannot be, the socket cannot be opened, the model cannot be loaded, or the engine broke.
 pub async fn run(
     config: Config,
     file: GgufFile,
     progress: impl FnMut(LoadProgress) + Send + 'static,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    config.check()?;
     let listener = GrpcListener::bind(&config.listen).await?;
     tracing::info!(listen = %config.listen, "target worker listens");
     let server = Arc::new(TargetServer::default());

@@ -59,7 +59,8 @@ fn remove_left_behind(base: &Path, prefix: &str) {
         let is_ours = entry
             .metadata()
             .is_ok_and(|found| found.is_dir() && found.uid() == Uid::current().as_raw());
-        let is_dead = kill(pid, None) == Err(Errno::ESRCH);
+        // In a container every start may get the same process id: what bears ours is of a process before this one.
+        let is_dead = pid == Pid::this() || kill(pid, None) == Err(Errno::ESRCH);
         if is_ours && is_dead {
             tracing::info!(path = %entry.path().display(), "removing what a killed set left behind");
             // Another starting set may do the same.
@@ -98,11 +99,16 @@ mod tests {
         let dead = base.path().join(format!("tandem-{uid}-2000000000"));
         let alive = base.path().join(format!("tandem-{uid}-1"));
         let foreign = base.path().join("tandem-notes");
-        for path in [&dead, &alive, &foreign] {
+        let id = std::process::id();
+        // A killed container starts again with the same ids.
+        let namesake = base.path().join(format!("tandem-{uid}-{id}"));
+        let file = namesake.join("target.sock");
+        for path in [&dead, &alive, &foreign, &namesake] {
             fs::create_dir(path).unwrap();
         }
+        fs::write(&file, "").unwrap();
         let _dir = RuntimeDir::create_in(base.path()).unwrap();
-        assert!(!dead.exists());
+        assert!(!dead.exists() && !file.exists());
         assert!(alive.exists() && foreign.exists());
     }
 }

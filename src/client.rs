@@ -20,6 +20,8 @@ impl Server {
     pub(crate) fn new(url: &str) -> Result<Self> {
         let http = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
+            // The supervisor asks once and would keep the connection to its router.
+            .pool_max_idle_per_host(0)
             // A proxy of the environment must not get what is for the local server.
             .no_proxy()
             .build()

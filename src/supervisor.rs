@@ -1,6 +1,7 @@
 //! Keeps the processes of a set running.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ const KILL_GRACE: Duration = Duration::from_secs(3);
 pub(crate) struct Role {
     /// Subcommand, which is the role's name.
     pub name: &'static str,
+    /// This program. Found at the start: the system forgets where a file is that an update has replaced.
+    pub program: PathBuf,
     /// Arguments behind it.
     pub args: Vec<OsString>,
     /// Ends the process with SIGTERM, then by force after `drain`.
@@ -69,8 +72,7 @@ impl Role {
     }
 
     fn start(&self) -> Result<Child> {
-        let program = std::env::current_exe().context("finding this program")?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(&self.program);
         command
             .arg(self.name)
             .args(&self.args)

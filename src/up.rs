@@ -123,6 +123,7 @@ impl Set {
     /// Starts the processes, without waiting for them.
     pub(crate) fn start(args: &UpArgs, log: &str) -> Result<Self> {
         let dir = RuntimeDir::create()?;
+        let program = std::env::current_exe().context("finding this program")?;
         let config = SetConfig::load(args, &dir)?;
         // A file that cannot be read fails here, before any process is there.
         drop(session::open(config.target_worker.model.as_deref())?);
@@ -148,6 +149,7 @@ impl Set {
         for (name, stop, drain_seconds) in [
             (
                 "target-worker",
+                program: program.clone(),
                 &set.stop_worker,
                 config.target_worker.drain_seconds,
             ),

@@ -6,6 +6,7 @@ mod bench;
 mod chat;
 mod cli;
 mod client;
+mod config;
 mod doctor;
 mod inspect;
 mod probe;

@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 use worker_api::TargetClient;
 
 use crate::cli::{RouterRoleArgs, TargetWorkerArgs};
+use crate::config;
 use crate::session;
 
 /// What the runtime's blocking threads get to end in; a model that is being loaded does not stop for a signal.
@@ -18,7 +19,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 pub(crate) fn target_worker(args: &TargetWorkerArgs) -> Result<()> {
     end_with(args.common.supervisor_pid)?;
     let config: target_worker::Config =
-        service::load_config(args.common.config.as_deref(), "target-worker", args)?;
+        config::load(args.common.config.as_deref(), "target-worker", args)?;
     let file = session::open(config.model.as_deref())?;
     let bar = session::LoadBar::new();
     // Network and streams only; the engine and the device have threads of their own.
@@ -30,8 +31,7 @@ pub(crate) fn target_worker(args: &TargetWorkerArgs) -> Result<()> {
 
 pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
     end_with(args.common.supervisor_pid)?;
-    let settings: router::Settings =
-        service::load_config(args.common.config.as_deref(), "router", args)?;
+    let settings: router::Settings = config::load(args.common.config.as_deref(), "router", args)?;
     let file = session::open(settings.model.as_deref())?;
     in_runtime(2, async {
         let shutdown = service::cancel_on_signal()?;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::UpArgs;
 use crate::client::Server;
+use crate::config;
 use crate::runtime_dir::RuntimeDir;
 use crate::session;
 use crate::supervisor::Role;
@@ -50,8 +51,8 @@ impl SetConfig {
             role: &args.router,
         };
         let mut target_worker: target_worker::Config =
-            service::load_config(file, "target-worker", &target_flags)?;
-        let mut router: router::Settings = service::load_config(file, "router", &router_flags)?;
+            config::load(file, "target-worker", &target_flags)?;
+        let mut router: router::Settings = config::load(file, "router", &router_flags)?;
         let socket = Endpoint::Unix(dir.join("target.sock"));
         target_worker.listen = socket.clone();
         router.target = socket;

@@ -15,26 +15,33 @@ use crate::up::{Set, runtime};
 const HELP: &str = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer";
 
 pub(crate) fn run(args: &ChatArgs, log: &str) -> Result<()> {
-    runtime()?.block_on(async {
-        let mut signals = StopSignals::install()?;
-        if let Some(url) = &args.url {
-            return converse(args, Server::new(url)?, &mut signals).await;
-        }
-        let mut up = args.up.clone();
-        // Only this chat uses it, and another server may be running.
-        up.router.listen.get_or_insert("127.0.0.1:0".to_owned());
-        let mut set = Set::start(&up, log)?;
-        let result = tokio::select! {
-            ready = set.ready() => ready,
-            () = signals.recv() => return set.stop(&mut signals).await,
-        };
-        let result = match result {
-            Ok(()) => converse(args, set.server.clone(), &mut signals).await,
-            Err(error) => Err(error),
-        };
-        set.stop(&mut signals).await?;
-        result
-    })
+    let runtime = runtime()?;
+    let result = runtime.block_on(chat(args, log));
+    // A line that is still being read from the terminal holds nobody up.
+    runtime.shutdown_background();
+    result
+}
+
+async fn chat(args: &ChatArgs, log: &str) -> Result<()> {
+    let mut signals = StopSignals::install()?;
+    if let Some(url) = &args.url {
+        return converse(args, Server::new(url)?, &mut signals).await;
+    }
+    let mut up = args.up.clone();
+    // Only this chat uses it, and another server may be running.
+    up.router.listen.get_or_insert("127.0.0.1:0".to_owned());
+    let mut set = Set::start(&up, log)?;
+    let ready = tokio::select! {
+        ready = set.ready() => ready.map(|()| true),
+        () = signals.recv() => Ok(false),
+    };
+    let result = match ready {
+        Ok(true) => converse(args, set.server.clone(), &mut signals).await,
+        Ok(false) => Ok(()),
+        Err(error) => Err(error),
+    };
+    set.stop(&mut signals).await;
+    result
 }
 
 async fn converse(args: &ChatArgs, server: Server, signals: &mut StopSignals) -> Result<()> {
@@ -54,7 +61,10 @@ async fn converse(args: &ChatArgs, server: Server, signals: &mut StopSignals) ->
     }
     loop {
         let line;
-        (editor, line) = read_line(editor).await?;
+        (editor, line) = tokio::select! {
+            read = read_line(editor) => read?,
+            () = signals.recv() => return Ok(()),
+        };
         match line.as_deref().map(str::trim) {
             None | Some("/exit") => return Ok(()),
             Some("") => {}

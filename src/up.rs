@@ -59,7 +59,7 @@ impl SetConfig {
         if router.model.is_none() {
             router.model.clone_from(&target_worker.model);
         }
-        router.listen = with_port(&router.listen)?;
+        router.listen = free_address(&router.listen)?;
         Ok(Self {
             target_worker,
             router,
@@ -67,12 +67,13 @@ impl SetConfig {
     }
 }
 
-/// Finds a free port where port 0 is asked for, so that the address can be told and stays over restarts.
-fn with_port(listen: &str) -> Result<String> {
+/// Makes sure that the router can listen: a server that is there already would pass for it. Port 0 becomes a free one,
+/// so that the address can be told and stays over restarts.
+fn free_address(listen: &str) -> Result<String> {
+    let probe = TcpListener::bind(listen).with_context(|| format!("listening on {listen}"))?;
     if !listen.ends_with(":0") {
         return Ok(listen.to_owned());
     }
-    let probe = TcpListener::bind(listen).with_context(|| format!("listening on {listen}"))?;
     Ok(probe.local_addr()?.to_string())
 }
 
@@ -80,21 +81,12 @@ pub(crate) fn run(args: &UpArgs, log: &str) -> Result<()> {
     runtime()?.block_on(async {
         let mut signals = StopSignals::install()?;
         let mut set = Set::start(args, log)?;
-        let ready = tokio::select! {
-            ready = set.ready() => ready,
-            () = signals.recv() => return set.stop(&mut signals).await,
-        };
-        if let Err(error) = ready {
-            set.stop(&mut signals).await?;
-            return Err(error);
-        }
-        print_welcome(&set).await?;
         let ended = tokio::select! {
-            ended = set.failed() => ended,
+            ended = set.serve() => ended,
             () = signals.recv() => Ok(()),
         };
         tracing::info!("draining; once more ends at once");
-        set.stop(&mut signals).await?;
+        set.stop(&mut signals).await;
         ended
     })
 }
@@ -124,7 +116,6 @@ impl Set {
     /// Starts the processes, without waiting for them.
     pub(crate) fn start(args: &UpArgs, log: &str) -> Result<Self> {
         let dir = RuntimeDir::create()?;
-        let program = std::env::current_exe().context("finding this program")?;
         let config = SetConfig::load(args, &dir)?;
         // A file that cannot be read fails here, before any process is there.
         drop(session::open(config.target_worker.model.as_deref())?);
@@ -132,6 +123,7 @@ impl Set {
         fs::write(&config_path, toml::to_string(&config)?)
             .with_context(|| format!("writing {}", config_path.display()))?;
         let server = Server::new(&format!("http://{}", config.router.listen))?;
+        let program = std::env::current_exe().context("finding this program")?;
         let args: Vec<OsString> = vec![
             "--log".into(),
             log.into(),
@@ -150,7 +142,6 @@ impl Set {
         for (name, stop, drain_seconds) in [
             (
                 "target-worker",
-                program: program.clone(),
                 &set.stop_worker,
                 config.target_worker.drain_seconds,
             ),
@@ -158,6 +149,7 @@ impl Set {
         ] {
             let role = Role {
                 name,
+                program: program.clone(),
                 args: args.clone(),
                 stop: stop.clone(),
                 kill: set.kill.clone(),
@@ -186,13 +178,15 @@ impl Set {
         }
     }
 
-    /// Waits until a process cannot be kept running.
-    async fn failed(&mut self) -> Result<()> {
+    /// Tells when the set is ready, then waits until a process cannot be kept running.
+    async fn serve(&mut self) -> Result<()> {
+        self.ready().await?;
+        print_welcome(&self.server).await?;
         role_result(self.roles.join_next().await)
     }
 
     /// Ends the router first, so that running answers still have their worker. One more signal kills.
-    pub(crate) async fn stop(mut self, signals: &mut StopSignals) -> Result<()> {
+    pub(crate) async fn stop(mut self, signals: &mut StopSignals) {
         let kill = self.kill.clone();
         let end = async {
             self.stop_router.cancel();
@@ -207,12 +201,11 @@ impl Set {
         };
         tokio::pin!(end);
         tokio::select! {
-            () = &mut end => return Ok(()),
+            () = &mut end => return,
             () = signals.recv() => {}
         }
         kill.cancel();
         end.await;
-        Ok(())
     }
 }
 
@@ -220,9 +213,9 @@ fn role_result(ended: Option<Result<Result<()>, tokio::task::JoinError>>) -> Res
     ended.context("no process is running")??
 }
 
-async fn print_welcome(set: &Set) -> Result<()> {
-    let url = set.server.url();
-    let model = set.server.model().await?;
+async fn print_welcome(server: &Server) -> Result<()> {
+    let url = server.url();
+    let model = server.model().await?;
     println!("\n  {model} is served on {url}\n");
     if std::io::stdout().is_terminal() {
         println!("  Chat:  tandem chat --url {url}");

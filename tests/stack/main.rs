@@ -1,0 +1,14 @@
+//! The whole stack as its users meet it: the real program, its processes, real HTTP, the demo model.
+
+// What a test cannot go on without ends it.
+#![allow(clippy::unwrap_used)]
+
+mod answers;
+mod commands;
+mod company;
+mod deaths;
+mod http;
+mod processes;
+mod refusals;
+mod set;
+mod starting;

@@ -1,0 +1,99 @@
+//! A set started with `tandem up`.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::ExitStatus;
+use std::sync::mpsc;
+use std::thread;
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::http::Client;
+use crate::processes::{self, Process, WATCHDOG, children, is_running, tandem, wait_for};
+
+/// A served demo model.
+pub struct Set {
+    pub supervisor: Process,
+    pub address: SocketAddr,
+    pub runtime_dir: TempDir,
+}
+
+impl Set {
+    /// Starts a set and waits until it is ready.
+    pub fn start(args: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), args)
+    }
+
+    pub fn start_in(runtime_dir: TempDir, args: &[&str]) -> Self {
+        let own = ["up", "--listen", "127.0.0.1:0", "--threads", "1"];
+        let all = [&own, args].concat();
+        let mut supervisor = Process::start(tandem(runtime_dir.path(), &all));
+        let address = served_address(&mut supervisor);
+        Self {
+            supervisor,
+            address,
+            runtime_dir,
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.address)
+    }
+
+    /// The process of a role.
+    pub fn pid(&self, role: &str) -> i32 {
+        let supervisor = self.supervisor.pid();
+        wait_for(role, || {
+            let of_role =
+                |(_, arguments): &(i32, String)| arguments.split(' ').nth(1) == Some(role);
+            children(supervisor).into_iter().find(of_role)
+        })
+        .0
+    }
+
+    /// Supervisor, router and worker.
+    pub fn pids(&self) -> [i32; 3] {
+        let role = |name| self.pid(name);
+        [self.supervisor.pid(), role("router"), role("target-worker")]
+    }
+
+    /// Ctrl-C, and what the set is after it.
+    pub fn stop(mut self) -> ExitStatus {
+        let pids = self.pids();
+        self.supervisor.signal(Signal::SIGINT);
+        let status = self.supervisor.wait();
+        self.assert_nothing_is_left(&pids);
+        status
+    }
+
+    /// The set has ended: it holds no process, file, socket or memory.
+    pub fn assert_nothing_is_left(&self, pids: &[i32]) {
+        let running: Vec<_> = pids.iter().filter(|pid| is_running(**pid)).collect();
+        assert!(running.is_empty(), "processes {running:?} are left");
+        let left = processes::entries(self.runtime_dir.path());
+        assert!(left.is_empty(), "{left:?} is left in the runtime folder");
+        let left = processes::shared_memory();
+        assert!(left.is_empty(), "{left:?} is left in shared memory");
+        std::net::TcpListener::bind(self.address).expect("the port is free");
+    }
+}
+
+/// Reads what `tandem up` prints when it is ready.
+fn served_address(supervisor: &mut Process) -> SocketAddr {
+    let stdout = BufReader::new(supervisor.stdout());
+    let (sender, lines) = mpsc::channel();
+    // Reads on to the end, so that the pipe never fills.
+    thread::spawn(move || {
+        for line in stdout.lines().map_while(Result::ok) {
+            // The test reads up to the address only.
+            let _taken = sender.send(line);
+        }
+    });
+    loop {
+        let line = lines.recv_timeout(WATCHDOG).expect("the set gets ready");
+        if let Some((_, address)) = line.split_once(" is served on http://") {
+            return address.trim().parse().expect("host and port");
+        }
+    }
+}

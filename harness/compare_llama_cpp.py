@@ -12,6 +12,7 @@ import json
 import os
 import statistics
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,9 +67,12 @@ def compare(args, model: Path) -> None:
         after = [speeds[test] for speeds in ours]
         ratio = statistics.median(after) / statistics.median(before)
         print(f"| {test}{length} | {summary(before)} | {summary(after)} | {ratio:.2f} |")
-    prompt = "Once upon a time " * (args.pp // 4)
-    run = [args.tandem, "run", "-m", model, "--threads", args.threads, "--ignore-eos", "--ctx-size", 1024]
-    resident = peak_resident_bytes([*run, "-p", prompt, "-n", args.tg])
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as prompt:
+        json.dump(list(range(args.pp)), prompt)
+        prompt.flush()
+        run = [args.tandem, "run", "-m", model, "--threads", args.threads, "--ignore-eos", "--json"]
+        run += ["--ctx-size", args.pp + args.tg, "--tokens", prompt.name, "-n", args.tg]
+        resident = peak_resident_bytes(run)
     bench = [args.llama_bench, "-m", model, "-t", args.threads, "-r", 1, "-p", args.pp, "-n", args.tg]
     peer = peak_resident_bytes(bench)
     print(f"| peak resident MB | {peer / 1e6:.0f} | {resident / 1e6:.0f} | {resident / peer:.2f} |\n", flush=True)

@@ -125,17 +125,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// A length-prefixed UTF-8 string of at most `max` bytes.
-    pub(crate) fn string(
+    pub(crate) fn str(
         &mut self,
         max: u64,
         item: Item<'_>,
         field: &'static str,
-    ) -> Result<String, GgufError> {
+    ) -> Result<&'a str, GgufError> {
         let len = self.count(1, item, field)?;
         let len = self.cap(len, max, item, field)?;
         let bytes = self.take(len, item, field)?;
         match std::str::from_utf8(bytes) {
-            Ok(text) => Ok(text.to_owned()),
+            Ok(text) => Ok(text),
             Err(e) => Err(GgufError::InvalidUtf8 {
                 path: self.path.to_owned(),
                 item: item.text(),

@@ -39,7 +39,14 @@ struct Part {
 impl Part {
     fn open(path: &Path) -> Result<Self, GgufError> {
         let map = Mapping::open(path).map_err(io_error(path, "open and map the file"))?;
-        Self::new(path.to_owned(), Backing::Mapped(map))
+        let part = Self::new(path.to_owned(), Backing::Mapped(map))?;
+        if let Backing::Mapped(map) = &part.backing {
+            // All that is needed of the header has been copied out of it.
+            let first_tensor = part.parsed.tensors.iter().map(|t| t.range.start).min();
+            map.release(0..first_tensor.unwrap_or(0))
+                .map_err(io_error(path, "release the pages of the header"))?;
+        }
+        Ok(part)
     }
 
     fn new(path: PathBuf, backing: Backing) -> Result<Self, GgufError> {

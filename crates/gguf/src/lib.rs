@@ -15,11 +15,13 @@ mod metadata;
 mod mmap;
 mod parse;
 mod split;
+mod strings;
 mod value;
 mod writer;
 
 pub use error::GgufError;
 pub use file::{GgufFile, TensorView};
 pub use metadata::Metadata;
+pub use strings::Strings;
 pub use value::{Array, Value};
 pub use writer::GgufWriter;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::GgufError;
+use crate::strings::Strings;
 use crate::value::{Array, Value};
 
 /// A file's metadata, in file order.
@@ -79,7 +80,7 @@ impl Metadata {
         /// [`Self::str`], or an error when the key is missing.
         required_str = str -> &str, "a string";
         /// [`Self::str_array`], or an error when the key is missing.
-        required_str_array = str_array -> &[String], "an array of strings";
+        required_str_array = str_array -> &Strings, "an array of strings";
     }
 
     /// An integer of any stored width that fits `u32`.
@@ -120,7 +121,7 @@ impl Metadata {
     }
 
     /// An array of strings.
-    pub fn str_array(&self, key: &str) -> Result<Option<&[String]>, GgufError> {
+    pub fn str_array(&self, key: &str) -> Result<Option<&Strings>, GgufError> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Array(Array::String(v))) => Ok(Some(v)),

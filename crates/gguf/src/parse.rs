@@ -12,6 +12,7 @@ use crate::geometry::{
     ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME, align_up, byte_size, checked_alignment,
 };
 use crate::metadata::Metadata;
+use crate::strings::Strings;
 use crate::value::{Array, Value};
 
 /// The fewest bytes a key/value entry takes: key length, type, a value of one byte.
@@ -54,7 +55,7 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Parsed, GgufError> {
     let n_kv = cur.count(MIN_KV_BYTES, Item::Header, "n_kv")?;
     let mut metadata = Metadata::new(path);
     for i in 0..n_kv {
-        let key = cur.string(MAX_NAME, Item::KeyAt(i), "name")?;
+        let key = cur.str(MAX_NAME, Item::KeyAt(i), "name")?.to_owned();
         let value = read_value(path, &mut cur, &key)?;
         metadata.insert(key, value)?;
     }
@@ -137,7 +138,7 @@ fn read_value(path: &Path, cur: &mut Cursor<'_>, key: &str) -> Result<Value, Ggu
         5 => Value::I32(scalar!(cur, key, i32)),
         6 => Value::F32(scalar!(cur, key, f32)),
         7 => Value::Bool(read_bool(path, key, scalar!(cur, key, u8))?),
-        8 => Value::String(cur.string(u64::MAX, Item::Key(key), "value")?),
+        8 => Value::String(cur.str(u64::MAX, Item::Key(key), "value")?.to_owned()),
         9 => Value::Array(read_array(path, cur, key)?),
         10 => Value::U64(scalar!(cur, key, u64)),
         11 => Value::I64(scalar!(cur, key, i64)),
@@ -181,10 +182,11 @@ fn read_array(path: &Path, cur: &mut Cursor<'_>, key: &str) -> Result<Array, Ggu
         }
         8 => {
             // Grown as strings arrive: a lying count allocates nothing.
-            let mut strings = Vec::new();
+            let mut strings = Strings::default();
             for _ in 0..n {
-                strings.push(cur.string(u64::MAX, Item::Key(key), "array element")?);
+                strings.push(cur.str(u64::MAX, Item::Key(key), "array element")?);
             }
+            strings.shrink_to_fit();
             Array::String(strings)
         }
         10 => Array::U64(fixed!(cur, key, n, u64)),
@@ -215,7 +217,7 @@ fn unknown_type(path: &Path, key: &str, field: &'static str, got: u32) -> GgufEr
 }
 
 fn read_tensor(path: &Path, cur: &mut Cursor<'_>, i: u64) -> Result<RawTensor, GgufError> {
-    let name = cur.string(MAX_NAME, Item::TensorAt(i), "name")?;
+    let name = cur.str(MAX_NAME, Item::TensorAt(i), "name")?.to_owned();
     let item = Item::Tensor(&name);
     let n_dims = cur.u32(item, "n_dims")?;
     if !(1..=4).contains(&n_dims) {

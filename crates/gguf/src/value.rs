@@ -1,5 +1,7 @@
 //! Metadata values as the file stores them.
 
+use crate::strings::Strings;
+
 /// One metadata value.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)] // Each variant is the type its name says.
@@ -31,7 +33,7 @@ pub enum Array {
     I32(Vec<i32>),
     F32(Vec<f32>),
     Bool(Vec<bool>),
-    String(Vec<String>),
+    String(Strings),
     U64(Vec<u64>),
     I64(Vec<i64>),
     F64(Vec<f64>),
@@ -143,7 +145,7 @@ impl Array {
             Self::I32(v) => Value::I32(*v.get(i)?),
             Self::F32(v) => Value::F32(*v.get(i)?),
             Self::Bool(v) => Value::Bool(*v.get(i)?),
-            Self::String(v) => Value::String(v.get(i)?.clone()),
+            Self::String(v) => Value::String(v.get(i)?.to_owned()),
             Self::U64(v) => Value::U64(*v.get(i)?),
             Self::I64(v) => Value::I64(*v.get(i)?),
             Self::F64(v) => Value::F64(*v.get(i)?),

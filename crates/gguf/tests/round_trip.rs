@@ -30,7 +30,7 @@ fn every_value() -> Vec<(&'static str, Value)> {
         ("a.bool", Value::Array(Array::Bool(vec![true, false]))),
         (
             "a.string",
-            Value::Array(Array::String(vec!["a".into(), String::new(), "ß".into()])),
+            Value::Array(Array::String(["a", "", "ß"].iter().collect())),
         ),
         ("a.u64", Value::Array(Array::U64(vec![1, u64::MAX]))),
         ("a.i64", Value::Array(Array::I64(vec![-1, 7]))),

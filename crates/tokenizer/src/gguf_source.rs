@@ -1,6 +1,6 @@
 //! Reads a tokenizer out of GGUF metadata.
 
-use gguf::{GgufError, Metadata};
+use gguf::{GgufError, Metadata, Strings};
 
 use crate::error::TokenizerError;
 use crate::spec::{TokenType, TokenizerSpec};
@@ -37,15 +37,19 @@ impl TokenizerSpec {
         Ok(Self {
             model: required("tokenizer.ggml.model", str)?.to_owned(),
             pre: str("tokenizer.ggml.pre")?.map(str::to_owned),
-            tokens: required("tokenizer.ggml.tokens", list)?.to_vec(),
+            tokens: texts(required("tokenizer.ggml.tokens", list)?),
             token_types,
-            merges: required("tokenizer.ggml.merges", list)?.to_vec(),
+            merges: texts(required("tokenizer.ggml.merges", list)?),
             bos: id("tokenizer.ggml.bos_token_id")?,
             eos: id("tokenizer.ggml.eos_token_id")?,
             eot: id("tokenizer.ggml.eot_token_id")?,
             add_bos: optional("tokenizer.ggml.add_bos_token", |k| metadata.bool(k))?,
         })
     }
+}
+
+fn texts(list: &Strings) -> Vec<String> {
+    list.iter().map(str::to_owned).collect()
 }
 
 /// The value of `key`, if there is one.

@@ -261,12 +261,12 @@ fn gguf(spec: &TokenizerSpec, types: Vec<i32>) -> GgufFile {
     writer.set("tokenizer.ggml.pre", Value::String("smollm".into()));
     writer.set(
         "tokenizer.ggml.tokens",
-        Value::Array(Array::String(spec.tokens.clone())),
+        Value::Array(Array::String(spec.tokens.iter().collect())),
     );
     writer.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
     writer.set(
         "tokenizer.ggml.merges",
-        Value::Array(Array::String(spec.merges.clone())),
+        Value::Array(Array::String(spec.merges.iter().collect())),
     );
     writer.set("tokenizer.ggml.eos_token_id", Value::U32(263));
     writer.set("tokenizer.ggml.add_bos_token", Value::Bool(false));

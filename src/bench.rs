@@ -20,7 +20,7 @@ struct Row {
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     ensure!(args.repetitions > 0, "--repetitions must be at least 1");
     let file = session::open(args.model.model.as_deref())?;
-    let device = session::device(args.model.threads)?;
+    let device = session::device(&args.model)?;
     let mut model = session::load(&file, &args.model, device.clone())?;
     let bandwidth = device.read_bandwidth();
     let mut rows = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use models::KvType;
 
 mod serve;
@@ -65,8 +65,11 @@ pub(crate) struct ModelArgs {
     /// GGUF file. Without it: the demo model inside this program.
     #[arg(short, long)]
     pub model: Option<PathBuf>,
+    /// Device to compute on; this version has the CPU.
+    #[arg(short, long, value_enum, default_value_t = DeviceName::Cpu)]
+    pub device: DeviceName,
     /// CPU threads; 0: all that the system offers.
-    #[arg(long, default_value_t = 0)]
+    #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
     /// Tokens of context to hold; 0: as the model declares, at most 8192.
     #[arg(short, long, default_value_t = 0)]
@@ -74,6 +77,13 @@ pub(crate) struct ModelArgs {
     /// How keys and values are kept: f16 or f32 [default: f16 where weights are quantised, f32 where all are floats].
     #[arg(long, value_name = "TYPE")]
     pub cache_type: Option<KvType>,
+}
+
+/// Devices there are.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DeviceName {
+    /// The processor's vector and matrix units.
+    Cpu,
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ const PREFILL_CHUNK: usize = 128;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    let device = session::device(args.threads)?;
+    let device = session::cpu(args.threads)?;
     let file = session::open(args.model.as_deref())?;
     let context_length = context_length(&file, args.ctx_size);
     let options = LoadOptions {

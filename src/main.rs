@@ -17,12 +17,30 @@ mod session;
 mod supervisor;
 mod up;
 
-use clap::Parser;
-use cli::{Cli, Command, ModelsCommand, UpArgs};
+use std::ffi::OsString;
+use std::process::ExitCode;
 
-fn main() -> anyhow::Result<()> {
-    let Cli { log, command } = Cli::parse();
-    let command = command.unwrap_or_else(|| Command::Up(UpArgs::default()));
+use clap::Parser;
+use cli::{Cli, Command, ModelsCommand};
+
+fn main() -> ExitCode {
+    match dispatch() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch() -> anyhow::Result<()> {
+    let mut cli = Cli::parse();
+    if cli.command.is_none() {
+        // Parsed again rather than defaulted, so that `up` finds its environment variables.
+        cli = Cli::parse_from(std::env::args_os().chain([OsString::from("up")]));
+    }
+    let Cli { log, command } = cli;
+    let command = command.expect("clap leaves no command out that is there");
     let serves = matches!(
         command,
         Command::Up(_) | Command::Router(_) | Command::TargetWorker(_)

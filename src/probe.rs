@@ -36,7 +36,7 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
 fn target(args: &ModelArgs, tokens: &Path, features: &[usize], out: &Path) -> Result<()> {
     let tokens = session::read_tokens(tokens)?;
     let file = session::open(args.model.as_deref())?;
-    let mut model = session::load(&file, args, session::device(args.threads)?)?;
+    let mut model = session::load(&file, args, session::device(args)?)?;
     let sequence = model.create_sequence()?;
     let mut logits = Vec::new();
     let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); features.len()];

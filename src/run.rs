@@ -65,7 +65,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         ),
     };
     ensure!(!prompt.is_empty(), "the prompt has no tokens");
-    let mut model = session::load(&file, &args.model, session::device(args.model.threads)?)?;
+    let mut model = session::load(&file, &args.model, session::device(&args.model)?)?;
     let sequence = model.create_sequence()?;
 
     let started = Instant::now();

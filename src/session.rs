@@ -10,7 +10,7 @@ use kernels::CpuDevice;
 use models::{LoadOptions, LoadProgress, Model};
 use target_worker::context_length;
 
-use crate::cli::ModelArgs;
+use crate::cli::{DeviceName, ModelArgs};
 
 /// The demo model, see `deploy/demo/README.md`.
 const DEMO_TARGET: &[u8] = include_bytes!("../deploy/demo/demo-target.gguf");
@@ -28,8 +28,15 @@ pub(crate) fn open(model: Option<&Path>) -> Result<GgufFile> {
     }
 }
 
+/// The device asked for.
+pub(crate) fn device(args: &ModelArgs) -> Result<Arc<CpuDevice>> {
+    match args.device {
+        DeviceName::Cpu => cpu(args.threads),
+    }
+}
+
 /// The CPU with `threads` threads; 0: all that the system offers.
-pub(crate) fn device(threads: usize) -> Result<Arc<CpuDevice>> {
+pub(crate) fn cpu(threads: usize) -> Result<Arc<CpuDevice>> {
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,

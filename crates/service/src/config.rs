@@ -31,7 +31,12 @@ pub fn load_config<Config: DeserializeOwned>(
     layers
         .merge(Serialized::globals(flags))
         .extract()
-        .map_err(|error| ServiceError::Config(Box::new(error)))
+        .map_err(|error| ServiceError::Config {
+            // figment calls the layer of plain keys "default"; users know it as the table.
+            reason: error
+                .to_string()
+                .replace("key \"default.", &format!("key \"{section}.")),
+        })
 }
 
 #[cfg(test)]
@@ -95,6 +100,7 @@ mod tests {
     fn an_unknown_key_is_refused_by_name() {
         let error = load("[worker]\nctx-sise = 100\n", None).unwrap_err();
         assert!(error.contains("ctx-sise"), "{error}");
+        assert!(!error.contains("default"), "{error}");
     }
 
     #[test]

@@ -35,10 +35,13 @@ pub enum ServiceError {
         path: PathBuf,
     },
     /// A key is unknown or has a value that does not fit.
-    #[error("configuration: {0}")]
-    Config(#[from] Box<figment::Error>),
+    #[error("configuration: {reason}")]
+    Config {
+        /// Key, origin and what is wrong with it.
+        reason: String,
+    },
     /// The server broke.
-    #[error("gRPC server: {0}")]
+    #[error("gRPC server")]
     Server(#[from] tonic::transport::Error),
     /// Signals cannot be caught.
     #[error("installing the handler for {signal}: {source}")]

@@ -1,0 +1,178 @@
+//! What `tandem probe` and `tandem run` print, against other implementations.
+#![allow(clippy::unwrap_used, reason = "helpers outside test functions")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+fn tandem(args: &[&str], input: &str) -> Output {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_tandem"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tandem starts");
+    let mut stdin = process.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("tandem reads");
+    drop(stdin);
+    let output = process.wait_with_output().expect("tandem ends");
+    assert!(
+        output.status.success(),
+        "tandem {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn demo_cases() -> Vec<Value> {
+    let text = std::fs::read_to_string(repository("deploy/demo/goldens.json")).unwrap();
+    let mut golden: Value = serde_json::from_str(&text).unwrap();
+    let Value::Array(cases) = golden["cases"].take() else {
+        panic!("cases are a list");
+    };
+    cases
+}
+
+fn words<T>(tensors: &SafeTensors<'_>, name: &str, convert: fn([u8; 4]) -> T) -> Vec<T> {
+    let tensor = tensors.tensor(name).unwrap();
+    let (chunks, rest) = tensor.data().as_chunks();
+    assert!(rest.is_empty(), "{name}");
+    chunks.iter().copied().map(convert).collect()
+}
+
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&x| f64::from(x - top).exp()).sum();
+    logits
+        .iter()
+        .map(|&x| f64::from(x - top) - sum.ln())
+        .collect()
+}
+
+/// Gates of `goldens/README.md`: 8-bit activations have a KL of 5e-4 in the mean and 1e-2 at most, 16-bit ones of 1e-5.
+#[test]
+fn probed_logits_and_features_are_those_of_the_exact_reference() {
+    let folder = repository("crates/models/tests/data");
+    let out = tempfile::tempdir().unwrap();
+    let mut checked = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let model = entry.unwrap().path();
+        if model
+            .extension()
+            .is_none_or(|extension| extension != "gguf")
+        {
+            continue;
+        }
+        let name = model.file_stem().unwrap().to_str().unwrap().to_owned();
+        let bytes = std::fs::read(folder.join(format!("{name}.logits.safetensors"))).unwrap();
+        let golden = SafeTensors::deserialize(&bytes).unwrap();
+        let mut ids = words(&golden, "prompt_ids", u32::from_le_bytes);
+        ids.extend(words(&golden, "decode_ids", u32::from_le_bytes));
+        let tokens = out.path().join("ids.json");
+        std::fs::write(&tokens, json!(ids).to_string()).unwrap();
+        let layers: Vec<String> = golden
+            .names()
+            .iter()
+            .filter_map(|name| name.strip_prefix("hidden_").map(str::to_owned))
+            .collect();
+        let written = out.path().join("out.safetensors");
+        let mut args = vec!["probe", "target", "-m", model.to_str().unwrap()];
+        args.extend(["--tokens", tokens.to_str().unwrap()]);
+        args.extend(["--out", written.to_str().unwrap()]);
+        let features = layers.join(",");
+        if !layers.is_empty() {
+            args.extend(["--features", &features]);
+        }
+        tandem(&args, "");
+
+        let bytes = std::fs::read(&written).unwrap();
+        let probed = SafeTensors::deserialize(&bytes).unwrap();
+        let exact = words(&golden, "logits", f32::from_le_bytes);
+        let got = words(&probed, "logits", f32::from_le_bytes);
+        assert_eq!(exact.len(), got.len(), "{name}");
+        let vocab = exact.len() / ids.len();
+        let kls: Vec<f64> = exact
+            .chunks(vocab)
+            .zip(got.chunks(vocab))
+            .map(|(exact, got)| {
+                let pairs = log_softmax(exact).into_iter().zip(log_softmax(got));
+                pairs.map(|(p, q)| p.exp() * (p - q)).sum()
+            })
+            .collect();
+        let mean = kls.iter().sum::<f64>() / kls.len() as f64;
+        let most = kls.iter().copied().fold(0.0, f64::max);
+        let (mean_gate, most_gate) = if name.ends_with("F16") {
+            (1e-5, 1e-4)
+        } else {
+            (5e-4, 1e-2)
+        };
+        assert!(mean <= mean_gate, "{name}: KL mean {mean:e}");
+        assert!(most <= most_gate, "{name}: KL max {most:e}");
+        for layer in layers {
+            let exact = words(&golden, &format!("hidden_{layer}"), f32::from_le_bytes);
+            let got = words(&probed, &format!("hidden.{layer}"), f32::from_le_bytes);
+            let largest = exact.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+            let error = exact
+                .iter()
+                .zip(&got)
+                .fold(0.0_f32, |most, (x, y)| most.max((x - y).abs()));
+            assert_eq!(exact.len(), got.len(), "{name}, layer {layer}");
+            // 8-bit activations move a residual stream by a few per cent of its largest entry.
+            assert!(
+                error <= 0.05 * largest,
+                "{name}, layer {layer}: {error} of {largest}"
+            );
+        }
+        checked += 1;
+    }
+    assert!(checked >= 6, "{checked} models");
+}
+
+#[test]
+fn probed_tokens_are_those_of_the_demo_models_goldens() {
+    let cases = demo_cases();
+    assert!(!cases.is_empty());
+    for case in cases.iter().step_by(cases.len().div_ceil(8)) {
+        let output = tandem(&["probe", "tokenize"], case["prompt"].as_str().unwrap());
+        let ids: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(ids, case["prompt_ids"], "{}", case["messages"]);
+    }
+}
+
+#[test]
+fn probed_templates_are_those_of_transformers() {
+    let folder = repository("crates/chat/tests/data");
+    let text = std::fs::read_to_string(folder.join("chat_templates.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let template = folder.join("smollm2.jinja");
+    let out = tempfile::tempdir().unwrap();
+    let cases: Vec<&Value> = golden["cases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|case| case["template"] == "smollm2")
+        .collect();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let path = out.path().join("messages.json");
+        std::fs::write(&path, case.to_string()).unwrap();
+        let mut args = vec!["probe", "template", "--messages", path.to_str().unwrap()];
+        args.extend(["--chat-template-file", template.to_str().unwrap()]);
+        let output = tandem(&args, "");
+        let rendered = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(
+            rendered,
+            case["rendered"].as_str().unwrap(),
+            "{}",
+            case["messages"]
+        );
+    }
+}

@@ -11,7 +11,7 @@ use tensor::DType;
 const ROWS: usize = 2048;
 const COLS: usize = 2048;
 const ROUNDS: usize = 15;
-const BATCHES: &[usize] = &[1, 8, 16, 64, 512];
+const BATCHES: &[usize] = &[1, 8, 16, 32, 64, 128, 512];
 const DTYPES: &[DType] = &[
     DType::Q4_0,
     DType::Q4_1,

@@ -42,6 +42,9 @@ pub(crate) unsafe trait Lanes: Copy {
     /// 64 bytes: 16 groups of 4.
     type B: Copy;
 
+    /// Whether a matrix unit may stand beside them.
+    const TILES: bool = false;
+
     /// Runs `op` with the instruction set enabled.
     unsafe fn vectorize<O: Op>(op: O);
     unsafe fn f_splat(value: f32) -> Self::F;
@@ -79,6 +82,33 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn b_join<const SHIFT: i32>(low: Self::B, high: Self::B) -> Self::B;
     /// Looks up the low nibble of each byte.
     unsafe fn b_table(table: &[u8; 16], index: Self::B) -> Self::B;
+    /// Each byte less `amount`, modulo 256.
+    unsafe fn b_sub(value: Self::B, amount: u8) -> Self::B {
+        let mut bytes = [0_u8; 64];
+        Self::b_store(bytes.as_mut_ptr(), value);
+        Self::b_load(bytes.map(|b| b.wrapping_sub(amount)).as_ptr())
+    }
+    /// Each byte times the factor of its group of four, modulo 256. `EXACT`: all are less than 256 and not negative.
+    unsafe fn b_mul<const EXACT: bool>(value: Self::B, factors: Self::I) -> Self::B {
+        let (mut bytes, mut by) = ([0_u8; 64], [0; LANES]);
+        Self::b_store(bytes.as_mut_ptr(), value);
+        Self::i_store(by.as_mut_ptr(), factors);
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = byte.wrapping_mul(by[i / 4] as u8);
+        }
+        Self::b_load(bytes.as_ptr())
+    }
+    /// Adds to each lane the dot product of its two i16 with those of `pair`.
+    unsafe fn dot2(sum: Self::I, lanes: Self::I, pair: i32) -> Self::I {
+        let (mut out, mut halves) = ([0; LANES], [0; LANES]);
+        Self::i_store(out.as_mut_ptr(), sum);
+        Self::i_store(halves.as_mut_ptr(), lanes);
+        for (out, halves) in out.iter_mut().zip(halves) {
+            *out +=
+                i32::from(halves as i16) * i32::from(pair as i16) + (halves >> 16) * (pair >> 16);
+        }
+        Self::i_load(out.as_ptr())
+    }
     /// Adds to each lane the dot product of its four unsigned bytes with four signed activations.
     /// `WIDE`: bytes may exceed 127.
     unsafe fn dot4<const WIDE: bool>(

@@ -5,6 +5,7 @@
 //! share the call, on threads, or on the instruction set.
 
 mod inner;
+mod tiled;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +14,11 @@ use tensor::DType;
 
 use crate::cpu::lanes::{LANES, Lanes, Op, f_max_lane, f_sigmoid};
 use crate::cpu::matmul::inner::{by32, by256, floats};
+use crate::cpu::matmul::tiled::MAX_TILES;
 use crate::cpu::pack::PackedMatrix;
 use crate::cpu::tiles::{TILE_COLUMNS, Tiles};
+
+pub(crate) use tiled::{Columns, Places};
 
 /// Row tiles that a thread walks for each group of columns, so that weights stay in its L2.
 const TILES_PER_JOB: usize = 8;
@@ -35,6 +39,8 @@ pub(crate) struct Quantised {
     pub q: Vec<i8>,
     pub scale: Vec<f32>,
     pub sums: Vec<i32>,
+    /// The same for the matrix unit.
+    pub columns: Columns,
 }
 
 impl Quantised {
@@ -154,16 +160,25 @@ fn tiles_per_job(tiles: usize, threads: usize) -> usize {
 impl Op for Part<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let tiled = self.tiles != Tiles::None && self.x.num_columns >= TILE_COLUMNS;
-        if tiled {
-            self.tiles.configure();
-        }
+        let mut configured = false;
         while let Some((product, tiles)) = self.claim() {
-            let tiled = tiled && product.is_quantised();
             let mut column = 0;
+            if L::TILES && product.is_tiled(self.tiles, self.x.num_columns) {
+                if !configured {
+                    self.tiles.configure();
+                    configured = true;
+                }
+                while self.x.num_columns - column >= TILE_COLUMNS {
+                    let first = column / TILE_COLUMNS;
+                    let last = (first + MAX_TILES).min(self.x.num_columns / TILE_COLUMNS);
+                    for tile in tiles.clone() {
+                        self.column_tiles::<L>(product, tile, first..last);
+                    }
+                    column = last * TILE_COLUMNS;
+                }
+            }
             while column < self.x.num_columns {
                 let count = match self.x.num_columns - column {
-                    TILE_COLUMNS.. if tiled => TILE_COLUMNS,
                     8.. => 8,
                     4.. => 4,
                     2.. => 2,
@@ -171,7 +186,6 @@ impl Op for Part<'_> {
                 };
                 for tile in tiles.clone() {
                     match count {
-                        TILE_COLUMNS => self.tile::<L, TILE_COLUMNS>(product, tile, column),
                         8 => self.tile::<L, 8>(product, tile, column),
                         4 => self.tile::<L, 4>(product, tile, column),
                         2 => self.tile::<L, 2>(product, tile, column),
@@ -181,7 +195,7 @@ impl Op for Part<'_> {
                 column += count;
             }
         }
-        if tiled {
+        if configured {
             self.tiles.release();
         }
     }
@@ -211,20 +225,41 @@ impl Part<'_> {
         tile: usize,
         column: usize,
     ) {
-        let mut sums = matrix_tile::<L, N>(product.weight, self.x, self.tiles, tile, column);
+        let mut sums = matrix_tile::<L, N>(product.weight, self.x, tile, column);
         if let Some(up) = product.up {
-            let others = matrix_tile::<L, N>(up, self.x, self.tiles, tile, column);
-            for i in 0..N {
-                sums[i] = L::f_mul(L::f_mul(sums[i], f_sigmoid::<L>(sums[i])), others[i]);
-            }
+            let others = matrix_tile::<L, N>(up, self.x, tile, column);
+            gate::<L, N>(&mut sums, &others);
         }
         product.store::<L, N>(tile, column, sums);
+    }
+
+    /// 16 outputs of some tiles of columns, by the matrix unit.
+    #[inline(always)]
+    unsafe fn column_tiles<L: Lanes>(
+        &self,
+        product: &Product<'_>,
+        tile: usize,
+        columns: Range<usize>,
+    ) {
+        let part = |w| matrix_tiles::<L>(w, self.x, self.tiles, tile, columns.clone());
+        let mut sums = part(product.weight);
+        if let Some(up) = product.up {
+            let others = part(up);
+            for (sums, others) in sums.iter_mut().zip(&others) {
+                gate::<L, TILE_COLUMNS>(sums, others);
+            }
+        }
+        for (columns, sums) in columns.zip(sums) {
+            product.store::<L, TILE_COLUMNS>(tile, columns * TILE_COLUMNS, sums);
+        }
     }
 }
 
 impl Product<'_> {
-    fn is_quantised(&self) -> bool {
-        self.weight.dtype.is_quantised() && self.up.is_none_or(|up| up.dtype.is_quantised())
+    /// Whether the matrix unit does the columns that fill its tiles.
+    fn is_tiled(&self, tiles: Tiles, columns: usize) -> bool {
+        let pays = |w: &PackedMatrix| tiles.pays(w.dtype, columns);
+        pays(self.weight) && self.up.is_none_or(pays)
     }
 
     #[inline(always)]
@@ -256,6 +291,14 @@ impl Product<'_> {
     }
 }
 
+/// `silu(sums) * others`.
+#[inline(always)]
+unsafe fn gate<L: Lanes, const N: usize>(sums: &mut [L::F; N], others: &[L::F; N]) {
+    for i in 0..N {
+        sums[i] = L::f_mul(L::f_mul(sums[i], f_sigmoid::<L>(sums[i])), others[i]);
+    }
+}
+
 struct Enabled<F>(F);
 
 /// One tile in a function of its own, so that formats and column counts do not swell their caller.
@@ -263,7 +306,6 @@ struct Enabled<F>(F);
 unsafe fn matrix_tile<L: Lanes, const N: usize>(
     w: &PackedMatrix,
     x: &Activations,
-    tiles: Tiles,
     tile: usize,
     col: usize,
 ) -> [L::F; N] {
@@ -271,7 +313,6 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
     struct Tile<'a, const N: usize> {
         w: &'a PackedMatrix,
         x: &'a Activations,
-        tiles: Tiles,
         tile: usize,
         col: usize,
         sums: *mut u8,
@@ -282,7 +323,6 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
             let Tile {
                 w,
                 x,
-                tiles,
                 tile,
                 col,
                 sums,
@@ -293,18 +333,18 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
                 dtype.ggml_id()
             }
             match w.dtype {
-                DType::Q4_0 => by32::<L, N, { d(DType::Q4_0) }>(p, x, col, tiles, sums),
-                DType::Q4_1 => by32::<L, N, { d(DType::Q4_1) }>(p, x, col, tiles, sums),
-                DType::Q5_0 => by32::<L, N, { d(DType::Q5_0) }>(p, x, col, tiles, sums),
-                DType::Q5_1 => by32::<L, N, { d(DType::Q5_1) }>(p, x, col, tiles, sums),
-                DType::Q8_0 => by32::<L, N, { d(DType::Q8_0) }>(p, x, col, tiles, sums),
-                DType::Iq4Nl => by32::<L, N, { d(DType::Iq4Nl) }>(p, x, col, tiles, sums),
-                DType::Q2K => by256::<L, N, { d(DType::Q2K) }>(p, x, col, tiles, sums),
-                DType::Q3K => by256::<L, N, { d(DType::Q3K) }>(p, x, col, tiles, sums),
-                DType::Q4K => by256::<L, N, { d(DType::Q4K) }>(p, x, col, tiles, sums),
-                DType::Q5K => by256::<L, N, { d(DType::Q5K) }>(p, x, col, tiles, sums),
-                DType::Q6K => by256::<L, N, { d(DType::Q6K) }>(p, x, col, tiles, sums),
-                DType::Iq4Xs => by256::<L, N, { d(DType::Iq4Xs) }>(p, x, col, tiles, sums),
+                DType::Q4_0 => by32::<L, N, { d(DType::Q4_0) }>(p, x, col, sums),
+                DType::Q4_1 => by32::<L, N, { d(DType::Q4_1) }>(p, x, col, sums),
+                DType::Q5_0 => by32::<L, N, { d(DType::Q5_0) }>(p, x, col, sums),
+                DType::Q5_1 => by32::<L, N, { d(DType::Q5_1) }>(p, x, col, sums),
+                DType::Q8_0 => by32::<L, N, { d(DType::Q8_0) }>(p, x, col, sums),
+                DType::Iq4Nl => by32::<L, N, { d(DType::Iq4Nl) }>(p, x, col, sums),
+                DType::Q2K => by256::<L, N, { d(DType::Q2K) }>(p, x, col, sums),
+                DType::Q3K => by256::<L, N, { d(DType::Q3K) }>(p, x, col, sums),
+                DType::Q4K => by256::<L, N, { d(DType::Q4K) }>(p, x, col, sums),
+                DType::Q5K => by256::<L, N, { d(DType::Q5K) }>(p, x, col, sums),
+                DType::Q6K => by256::<L, N, { d(DType::Q6K) }>(p, x, col, sums),
+                DType::Iq4Xs => by256::<L, N, { d(DType::Iq4Xs) }>(p, x, col, sums),
                 DType::F32 => floats::<L, N, { d(DType::F32) }>(p, x, col, sums),
                 DType::F16 => floats::<L, N, { d(DType::F16) }>(p, x, col, sums),
                 DType::BF16 => floats::<L, N, { d(DType::BF16) }>(p, x, col, sums),
@@ -314,9 +354,79 @@ unsafe fn matrix_tile<L: Lanes, const N: usize>(
     L::vectorize(Enabled(Tile::<N> {
         w,
         x,
-        tiles,
         tile,
         col,
+        sums: (&raw mut sums).cast(),
+    }));
+    sums
+}
+
+/// As [`matrix_tile`], for tiles of columns on the matrix unit.
+#[inline(always)]
+unsafe fn matrix_tiles<L: Lanes>(
+    w: &PackedMatrix,
+    x: &Activations,
+    tiles: Tiles,
+    tile: usize,
+    columns: Range<usize>,
+) -> [[L::F; TILE_COLUMNS]; MAX_TILES] {
+    let mut sums = [[L::f_splat(0.0); TILE_COLUMNS]; MAX_TILES];
+    struct TileColumns<'a> {
+        w: &'a PackedMatrix,
+        x: &'a Activations,
+        tiles: Tiles,
+        tile: usize,
+        columns: Range<usize>,
+        sums: *mut u8,
+    }
+    impl Op for Enabled<TileColumns<'_>> {
+        #[inline(always)]
+        unsafe fn run<L: Lanes>(self) {
+            let TileColumns {
+                w,
+                x,
+                tiles,
+                tile,
+                columns: c,
+                sums,
+            } = self.0;
+            let (p, len) = (w.tile(tile).as_ptr(), x.len);
+            let sums = sums.cast::<[L::F; TILE_COLUMNS]>();
+            const fn d(dtype: DType) -> u32 {
+                dtype.ggml_id()
+            }
+            let (a, b) = (&x.by32, &x.by256);
+            match w.dtype {
+                DType::Q4_0 => tiled::by32::<L, { d(DType::Q4_0) }>(p, a, len, c, tiles, sums),
+                DType::Q4_1 => tiled::by32::<L, { d(DType::Q4_1) }>(p, a, len, c, tiles, sums),
+                DType::Q5_0 => tiled::by32::<L, { d(DType::Q5_0) }>(p, a, len, c, tiles, sums),
+                DType::Q5_1 => tiled::by32::<L, { d(DType::Q5_1) }>(p, a, len, c, tiles, sums),
+                DType::Q8_0 => tiled::by32::<L, { d(DType::Q8_0) }>(p, a, len, c, tiles, sums),
+                DType::Iq4Nl => tiled::by32::<L, { d(DType::Iq4Nl) }>(p, a, len, c, tiles, sums),
+                DType::Q3K => {
+                    tiled::by256::<L, { d(DType::Q3K) }, 2, true>(p, b, len, c, tiles, sums)
+                }
+                DType::Q4K => {
+                    tiled::by256::<L, { d(DType::Q4K) }, 2, false>(p, b, len, c, tiles, sums)
+                }
+                DType::Q5K => {
+                    tiled::by256::<L, { d(DType::Q5K) }, 2, false>(p, b, len, c, tiles, sums)
+                }
+                DType::Q6K => {
+                    tiled::by256::<L, { d(DType::Q6K) }, 3, true>(p, b, len, c, tiles, sums)
+                }
+                DType::Q2K | DType::Iq4Xs | DType::F32 | DType::F16 | DType::BF16 => {
+                    unreachable!("no tiles pay for {}", w.dtype)
+                }
+            }
+        }
+    }
+    L::vectorize(Enabled(TileColumns {
+        w,
+        x,
+        tiles,
+        tile,
+        columns,
         sums: (&raw mut sums).cast(),
     }));
     sums

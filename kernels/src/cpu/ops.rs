@@ -11,7 +11,9 @@ use crate::cpu::attention::{self, Attend};
 use crate::cpu::bandwidth;
 use crate::cpu::delta_net::{self, Prepared, Recur, Weights};
 use crate::cpu::lanes::{Lanes, Op};
-use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store, quantise_row};
+use crate::cpu::matmul::{
+    Activations, Part, Places, Product, Quantised, Queue, Shared, Store, quantise_row,
+};
 use crate::cpu::pack::{Layout, PackedMatrix};
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvCommitArgs, KvType,
@@ -44,15 +46,22 @@ impl CpuDevice {
         dtypes: &[DType],
     ) {
         let groups = |g: usize| dtypes.iter().any(|d| Layout::of(*d).group == g);
+        let tiles = self.tier.tiles();
         let (need32, need256) = (groups(32), groups(256));
         into.num_columns = rows;
         into.len = len;
         into.values.resize(rows * len, 0.0);
-        if need32 {
-            into.by32.resize(rows, len, 32);
-        }
-        if need256 {
-            into.by256.resize(rows, len, 256);
+        for (form, group, need) in [
+            (&mut into.by32, 32, need32),
+            (&mut into.by256, 256, need256),
+        ] {
+            if need {
+                form.resize(rows, len, group);
+                let pays = |d: &DType| Layout::of(*d).group == group && tiles.pays(*d, rows);
+                let tiled = dtypes.iter().any(pays);
+                form.columns
+                    .resize(if tiled { rows } else { 0 }, len, group);
+            }
         }
         let values = Shared::new(&mut into.values);
         let (by32, by256) = (Pointers::of(&mut into.by32), Pointers::of(&mut into.by256));
@@ -149,22 +158,24 @@ struct DeltaInputs<'a> {
     weights: Weights<'a>,
 }
 
-/// The vectors of a [`crate::cpu::matmul::Quantised`], written row by row from several threads.
+/// The vectors of a [`Quantised`], written row by row from several threads.
 #[derive(Clone, Copy)]
 struct Pointers {
     q: *mut i8,
     scale: *mut f32,
     sums: *mut i32,
+    columns: Places,
 }
 // SAFETY: rows are disjoint, and each is written by one thread.
 unsafe impl Sync for Pointers {}
 
 impl Pointers {
-    fn of(target: &mut crate::cpu::matmul::Quantised) -> Self {
+    fn of(target: &mut Quantised) -> Self {
         Self {
             q: target.q.as_mut_ptr(),
             scale: target.scale.as_mut_ptr(),
             sums: target.sums.as_mut_ptr(),
+            columns: target.columns.places(),
         }
     }
 
@@ -180,6 +191,7 @@ impl Pointers {
             std::slice::from_raw_parts_mut(self.sums.add(row * sums), sums),
         );
         quantise_row::<L>(x, group, q, scale, sums);
+        self.columns.put(row, q, scale, sums);
     }
 }
 

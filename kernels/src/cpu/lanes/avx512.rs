@@ -1,5 +1,6 @@
 //! AVX-512 with VNNI: one register a vector.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Lanes, Op};
@@ -13,10 +14,23 @@ unsafe fn enabled<O: Op>(op: O) {
     op.run::<Avx512>();
 }
 
+/// The compiler would make two instructions of the intrinsic, for a shorter chain.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn dpwssd(mut sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    asm!(
+        "vpdpwssd {}, {}, {}",
+        inout(zmm_reg) sum, in(zmm_reg) a, in(zmm_reg) b,
+        options(pure, nomem, nostack, preserves_flags),
+    );
+    sum
+}
+
 unsafe impl Lanes for Avx512 {
     type F = __m512;
     type I = __m512i;
     type B = __m512i;
+    const TILES: bool = true;
 
     unsafe fn vectorize<O: Op>(op: O) {
         enabled(op);
@@ -143,6 +157,27 @@ unsafe impl Lanes for Avx512 {
     unsafe fn b_table(table: &[u8; 16], index: __m512i) -> __m512i {
         let entries = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
         _mm512_shuffle_epi8(entries, index)
+    }
+    #[inline(always)]
+    unsafe fn b_sub(value: __m512i, amount: u8) -> __m512i {
+        _mm512_sub_epi8(value, _mm512_set1_epi8(amount as i8))
+    }
+    #[inline(always)]
+    unsafe fn b_mul<const EXACT: bool>(value: __m512i, factors: __m512i) -> __m512i {
+        let low = _mm512_and_si512(factors, _mm512_set1_epi32(0xffff));
+        let factors = _mm512_or_si512(low, _mm512_slli_epi32::<16>(factors));
+        let both = _mm512_mullo_epi16(value, factors);
+        if EXACT {
+            return both;
+        }
+        // What the even byte's product carries into the odd one's goes away without that byte.
+        let odd = _mm512_and_si512(value, _mm512_set1_epi16(0xff00_u16 as i16));
+        let odd = _mm512_mullo_epi16(odd, factors);
+        _mm512_mask_mov_epi8(both, 0xaaaa_aaaa_aaaa_aaaa, odd)
+    }
+    #[inline(always)]
+    unsafe fn dot2(sum: __m512i, lanes: __m512i, pair: i32) -> __m512i {
+        dpwssd(sum, lanes, _mm512_set1_epi32(pair))
     }
     #[inline(always)]
     unsafe fn dot4<const WIDE: bool>(

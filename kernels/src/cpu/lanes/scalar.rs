@@ -28,6 +28,7 @@ unsafe impl Lanes for Scalar {
     type F = [f32; LANES];
     type I = [i32; LANES];
     type B = [u8; 64];
+    const TILES: bool = cfg!(test);
 
     unsafe fn vectorize<O: Op>(op: O) {
         op.run::<Self>();

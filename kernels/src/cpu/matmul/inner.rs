@@ -1,16 +1,13 @@
 //! One tile of 16 weight rows times N columns, for each kind of quant block.
 
-use std::mem::MaybeUninit;
-
 use tensor::DType;
 
 use crate::cpu::lanes::{LANES, Lanes};
 use crate::cpu::matmul::Activations;
 use crate::cpu::pack::{IQ4_TABLE, Layout, offset};
-use crate::cpu::tiles::{Sums, TILE_COLUMNS, Tiles, Unit};
 
 /// The inverse of [`DType::ggml_id`], for const generics.
-const fn dtype_of(id: u32) -> DType {
+pub(super) const fn dtype_of(id: u32) -> DType {
     let mut i = 0;
     while i < DType::ALL.len() {
         if DType::ALL[i].ggml_id() == id {
@@ -23,7 +20,7 @@ const fn dtype_of(id: u32) -> DType {
 
 /// The eight vectors of one unit: inputs 4i..4i+4 of 16 rows as unsigned bytes.
 #[inline(always)]
-unsafe fn unit<L: Lanes, const ID: u32>(p: *const u8) -> [L::B; 8] {
+pub(super) unsafe fn unit<L: Lanes, const ID: u32>(p: *const u8) -> [L::B; 8] {
     let dtype = dtype_of(ID);
     let bits = Layout::of(dtype).bits;
     if bits == 8 {
@@ -133,57 +130,12 @@ unsafe fn quads<L: Lanes, const ID: u32>(
     sum
 }
 
-/// Dot products of quads `FROM..TO` of a unit with N columns of activations.
-struct Dots<'a, L: Lanes, const N: usize, const FROM: usize, const TO: usize> {
-    weights: &'a [L::B; 8],
-    /// Of the first column, at the unit's first input.
-    x: *const i8,
-    /// From one column to the next.
-    stride: usize,
-    /// Filled where N is what the matrix unit takes.
-    sums: MaybeUninit<Sums>,
-}
-
-impl<'a, L: Lanes, const N: usize, const FROM: usize, const TO: usize> Dots<'a, L, N, FROM, TO> {
-    #[inline(always)]
-    unsafe fn new(weights: &'a [L::B; 8], x: *const i8, stride: usize, tiles: Tiles) -> Self {
-        let mut sums = MaybeUninit::uninit();
-        if N == TILE_COLUMNS {
-            let mut unit = MaybeUninit::<Unit>::uninit();
-            for i in FROM..TO {
-                L::b_store(unit.as_mut_ptr().cast::<u8>().add(64 * i), weights[i]);
-            }
-            tiles.dot::<FROM, TO>(unit.as_ptr(), x, stride, sums.as_mut_ptr());
-        }
-        Self {
-            weights,
-            x,
-            stride,
-            sums,
-        }
-    }
-
-    /// Those of column `n`, on top of `start`.
-    #[inline(always)]
-    unsafe fn column<const ID: u32>(&self, n: usize, start: i32) -> L::I {
-        let start = L::i_splat(start);
-        if N == TILE_COLUMNS {
-            let sums = self.sums.as_ptr().cast::<i32>().add(n * LANES);
-            L::i_add(start, L::i_load(sums))
-        } else {
-            let x = self.x.add(n * self.stride);
-            quads::<L, ID>(start, self.weights, x, FROM, TO)
-        }
-    }
-}
-
 /// Quant blocks of 32 with float scales.
 #[inline(always)]
 pub(super) unsafe fn by32<L: Lanes, const N: usize, const ID: u32>(
     p: *const u8,
     x: &Activations,
     col: usize,
-    tiles: Tiles,
     sums: &mut [L::F; N],
 ) {
     let dtype = dtype_of(ID);
@@ -195,13 +147,18 @@ pub(super) unsafe fn by32<L: Lanes, const N: usize, const ID: u32>(
         let w = unit::<L, ID>(p);
         let d = L::f_load_f16(p.add(layout.unit_bytes()).cast());
         let q = x.by32.q.as_ptr().add(col * x.len + 32 * g);
-        let dots = Dots::<L, N, 0, 8>::new(&w, q, x.len, tiles);
         for (n, acc) in acc.iter_mut().enumerate() {
             let c = col + n;
             let scale = *x.by32.scale.as_ptr().add(c * groups + g);
             let s = x.by32.sums.as_ptr().add(c * 2 * groups + 2 * g);
             let total = *s + *s.add(1);
-            let dot = L::f_from_i(dots.column::<ID>(n, -offset(dtype) * total));
+            let dot = L::f_from_i(quads::<L, ID>(
+                L::i_splat(-offset(dtype) * total),
+                &w,
+                q.add(n * x.len),
+                0,
+                8,
+            ));
             *acc = L::f_fma(L::f_mul(d, L::f_splat(scale)), dot, *acc);
             if layout.min {
                 let m = L::f_load_f16(p.add(layout.unit_bytes() + 2 * LANES).cast());
@@ -218,7 +175,6 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
     p: *const u8,
     x: &Activations,
     col: usize,
-    tiles: Tiles,
     sums: &mut [L::F; N],
 ) {
     let dtype = dtype_of(ID);
@@ -239,12 +195,12 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
             let s = x.by256.sums.as_ptr().add(16 * g + 2 * u);
             let sum16 = |n: usize, half: usize| *s.add((col + n) * 16 * groups + half);
             if layout.sub == 16 {
-                let first = Dots::<L, N, 0, 4>::new(&w, q, x.len, tiles);
-                let second = Dots::<L, N, 4, 8>::new(&w, q, x.len, tiles);
                 for n in 0..N {
                     let (a, b) = (sum16(n, 0), sum16(n, 1));
-                    let first = first.column::<ID>(n, -offset(dtype) * a);
-                    let second = second.column::<ID>(n, -offset(dtype) * b);
+                    let first =
+                        quads::<L, ID>(L::i_splat(-offset(dtype) * a), &w, q.add(n * x.len), 0, 4);
+                    let second =
+                        quads::<L, ID>(L::i_splat(-offset(dtype) * b), &w, q.add(n * x.len), 4, 8);
                     let both = L::i_add(L::i_mul(first, s0), L::i_mul(second, s1));
                     totals[n] = L::i_add(totals[n], both);
                     if layout.min {
@@ -254,10 +210,15 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
                     }
                 }
             } else {
-                let dots = Dots::<L, N, 0, 8>::new(&w, q, x.len, tiles);
                 for n in 0..N {
                     let sum = sum16(n, 0) + sum16(n, 1);
-                    let dot = dots.column::<ID>(n, -offset(dtype) * sum);
+                    let dot = quads::<L, ID>(
+                        L::i_splat(-offset(dtype) * sum),
+                        &w,
+                        q.add(n * x.len),
+                        0,
+                        8,
+                    );
                     totals[n] = L::i_add(totals[n], L::i_mul(dot, s0));
                     if layout.min {
                         mins[n] = L::i_add(mins[n], L::i_mul(m0, L::i_splat(sum)));
@@ -282,7 +243,9 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
 
 /// Scales of both halves and mins of both halves of a unit (the same twice where a sub-scale covers 32 inputs).
 #[inline(always)]
-unsafe fn sub_scales<L: Lanes, const ID: u32>(sub: *const u8) -> (L::I, L::I, L::I, L::I) {
+pub(super) unsafe fn sub_scales<L: Lanes, const ID: u32>(
+    sub: *const u8,
+) -> (L::I, L::I, L::I, L::I) {
     match dtype_of(ID) {
         DType::Q2K => {
             let (a, b) = (L::i_load_u8(sub), L::i_load_u8(sub.add(LANES)));

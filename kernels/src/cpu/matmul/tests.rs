@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cpu::lanes::Scalar;
+use crate::cpu::pack::Layout;
 use crate::device::MatrixSource;
 
 /// A deterministic stream of words (an LCG's upper half).
@@ -52,10 +53,21 @@ fn activations(num_columns: usize, len: usize) -> Activations {
         (word() >> 7) as f32 / (1 << 23) as f32 - 1.0
     });
     for (form, group) in [(&mut out.by32, 32), (&mut out.by256, 256)] {
+        if !len.is_multiple_of(group) {
+            continue;
+        }
         form.resize(num_columns, len, group);
         let (scale, sums) = (&mut form.scale[..], &mut form.sums[..]);
         // SAFETY: plain loops run anywhere.
         unsafe { quantise_row::<Scalar>(&out.values, group, &mut form.q, scale, sums) };
+        form.columns.resize(num_columns, len, group);
+        for column in 0..num_columns {
+            let part = |len: usize| column * len..(column + 1) * len;
+            let q = &form.q[part(len)];
+            let (scale, sums) = (&form.scale[part(len / group)], &form.sums[part(len / 16)]);
+            // SAFETY: the vectors were sized above.
+            unsafe { form.columns.places().put(column, q, scale, sums) };
+        }
     }
     out
 }
@@ -79,22 +91,34 @@ fn product<L: Lanes>(w: &PackedMatrix, up: bool, x: &Activations, tiles: Tiles) 
     out.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Everything around the four instructions: the layout of tiles, their operands, offsets, and the order of sums.
+/// Everything around the instructions: the layout of tiles, their operands, offsets, digits, and the order of sums.
 #[test]
 fn emulated_tiles_give_the_bits_of_dot_products() {
     for &dtype in DType::ALL.iter().filter(|d| d.is_quantised()) {
-        let w = weights(dtype, 37, 512);
-        for columns in [15, 16, 35] {
-            let x = activations(columns, 512);
-            for up in [false, true] {
-                let want = product::<Scalar>(&w, up, &x, Tiles::None);
-                let got = product::<Scalar>(&w, up, &x, Tiles::Emulated);
-                assert!(got == want, "{dtype}, {columns} columns, up {up}");
-                #[cfg(target_arch = "x86_64")]
-                if crate::cpu::Tier::Avx512Vnni.is_available() {
-                    let got = product::<crate::cpu::lanes::Avx512>(&w, up, &x, Tiles::Emulated);
-                    assert!(got == want, "{dtype}, {columns} columns, up {up}, avx512");
-                }
+        // Some panels, or a part of one with an odd unit.
+        let odd = if Layout::of(dtype).group == 32 {
+            352
+        } else {
+            256
+        };
+        for (len, columns, up) in [
+            (768, 15, false),
+            (768, 16, true),
+            (768, 35, false),
+            (odd, 101, true),
+        ] {
+            let w = weights(dtype, 37, len);
+            let x = activations(columns, len);
+            let want = product::<Scalar>(&w, up, &x, Tiles::None);
+            let got = product::<Scalar>(&w, up, &x, Tiles::Emulated);
+            assert!(got == want, "{dtype}, {len} inputs, {columns} columns");
+            #[cfg(target_arch = "x86_64")]
+            if crate::cpu::Tier::Avx512Vnni.is_available() {
+                let got = product::<crate::cpu::lanes::Avx512>(&w, up, &x, Tiles::Emulated);
+                assert!(
+                    got == want,
+                    "{dtype}, {len} inputs, {columns} columns, avx512"
+                );
             }
         }
     }

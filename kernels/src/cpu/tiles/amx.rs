@@ -1,13 +1,14 @@
 //! AMX int8: detection, the system's permission, and the instructions (their intrinsics are not stable).
 //!
-//! Tile 0 holds sums (16 columns x 16 rows of i32), 1 activations of a whole unit (16 columns x 32 bytes), 2 its weights
-//! (8 quads x 64 bytes), 3 and 4 the same of half a unit.
+//! Tiles 0 to 2 hold sums (16 columns x 16 rows of i32), 3 activations of two units (16 columns x 64 bytes), 4 their
+//! weights (16 quads x 64 bytes); 5 activations of one unit (16 columns x 32
+//! bytes), 6 and 7 weights of one unit (8 quads).
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::sync::OnceLock;
 
-use super::{Sums, TILE_COLUMNS, Unit};
+use super::{DIGIT_LINES, Line, Sums, TILE_COLUMNS};
 
 /// CPUID leaf 7, EDX.
 const AMX_TILE: u32 = 1 << 24;
@@ -83,10 +84,13 @@ static CONFIG: Config = {
     let columns = TILE_COLUMNS as u8;
     let shapes = [
         (columns, 64),
+        (columns, 64),
+        (columns, 64),
+        (columns, 64),
+        (16, 64),
         (columns, 32),
         (8, 64),
-        (columns, 16),
-        (4, 64),
+        (8, 64),
     ];
     let mut tile = 0;
     while tile < shapes.len() {
@@ -123,45 +127,91 @@ pub(super) unsafe fn release() {
     );
 }
 
-/// 16 columns times 32 inputs.
+/// Bytes from a line to the next: the stride of every tile.
+const LINE: usize = size_of::<Line>();
+
+/// 16 columns times 32 inputs, twice.
 #[inline(always)]
-pub(super) unsafe fn dot_unit(weights: *const Unit, x: *const i8, stride: usize, sums: *mut Sums) {
+pub(super) unsafe fn dot_pair(weights: *const Line, x: *const Line, sums: *mut Sums) {
     asm!(
+        "tileloadd tmm5, [{x} + {line}]",
+        "tileloadd tmm6, [{weights} + {line}]",
         "tilezero tmm0",
-        "tileloadd tmm1, [{x} + {stride}]",
-        "tileloadd tmm2, [{weights} + {line}]",
-        "tdpbsud tmm0, tmm1, tmm2",
+        "tdpbssd tmm0, tmm5, tmm6",
+        "tileloadd tmm5, [{x} + {line} + 32]",
+        "tileloadd tmm7, [{weights} + {line} + 512]",
+        "tilezero tmm1",
+        "tdpbssd tmm1, tmm5, tmm7",
         "tilestored [{sums} + {line}], tmm0",
+        "tilestored [{sums} + {line} + 1024], tmm1",
         x = in(reg) x,
-        stride = in(reg) stride,
         weights = in(reg) weights,
-        line = in(reg) 64_usize,
+        line = in(reg) LINE,
         sums = in(reg) sums,
-        out("tmm0") _, out("tmm1") _, out("tmm2") _,
+        out("tmm0") _, out("tmm1") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
         options(nostack),
     );
 }
 
-/// 16 columns times 16 inputs.
+/// Zeroes the sums of [`add`]. Tiles keep their values from one of these functions to the next: nothing else uses them.
 #[inline(always)]
-pub(super) unsafe fn dot_half(
-    weights: *const [u8; 64],
-    x: *const i8,
-    stride: usize,
-    sums: *mut Sums,
-) {
+pub(super) unsafe fn clear() {
     asm!(
         "tilezero tmm0",
-        "tileloadd tmm3, [{x} + {stride}]",
-        "tileloadd tmm4, [{weights} + {line}]",
-        "tdpbsud tmm0, tmm3, tmm4",
-        "tilestored [{sums} + {line}], tmm0",
-        x = in(reg) x,
-        stride = in(reg) stride,
-        weights = in(reg) weights,
-        line = in(reg) 64_usize,
-        sums = in(reg) sums,
-        out("tmm0") _, out("tmm3") _, out("tmm4") _,
-        options(nostack),
+        "tilezero tmm1",
+        "tilezero tmm2",
+        out("tmm0") _, out("tmm1") _, out("tmm2") _,
+        options(nostack, nomem),
     );
+}
+
+const _: () = assert!(DIGIT_LINES * LINE == 4096, "as the addresses below say");
+
+macro_rules! add {
+    ($weights:ident, $x:ident, $dot:literal, $(($sums:literal, $at:literal)),+) => {
+        asm!(
+            "tileloadd tmm3, [{x} + {line}]",
+            $(
+                concat!("tileloadd tmm4, [{weights} + {line} + ", $at, "]"),
+                concat!($dot, " ", $sums, ", tmm3, tmm4"),
+            )+
+            x = in(reg) $x,
+            weights = in(reg) $weights,
+            line = in(reg) LINE,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+            options(nostack, readonly),
+        )
+    };
+}
+
+/// 16 columns times 64 inputs for each of `D` digits, on top of what the sums hold.
+#[inline(always)]
+pub(super) unsafe fn add<const D: usize, const SIGNED: bool>(weights: *const Line, x: *const Line) {
+    match (D, SIGNED) {
+        (2, false) => add!(weights, x, "tdpbsud", ("tmm0", "0"), ("tmm1", "4096")),
+        (2, true) => add!(weights, x, "tdpbssd", ("tmm0", "0"), ("tmm1", "4096")),
+        (3, true) => {
+            add!(
+                weights,
+                x,
+                "tdpbssd",
+                ("tmm0", "0"),
+                ("tmm1", "4096"),
+                ("tmm2", "8192")
+            )
+        }
+        _ => unreachable!("no type has such digits"),
+    }
+}
+
+/// Writes the sums of `D` digits.
+#[inline(always)]
+pub(super) unsafe fn store<const D: usize>(sums: *mut Sums) {
+    asm!("tilestored [{0} + {1}], tmm0", in(reg) sums, in(reg) LINE, options(nostack));
+    if D > 1 {
+        asm!("tilestored [{0} + {1} + 1024], tmm1", in(reg) sums, in(reg) LINE, options(nostack));
+    }
+    if D > 2 {
+        asm!("tilestored [{0} + {1} + 2048], tmm2", in(reg) sums, in(reg) LINE, options(nostack));
+    }
 }

@@ -10,6 +10,7 @@
               upheld by `CpuDevice::dispatch` and by the shape checks of each operation"
 )]
 
+mod activate;
 mod attention;
 mod bandwidth;
 mod delta_net;

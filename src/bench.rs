@@ -1,5 +1,6 @@
 //! `tandem bench`: prompt processing and decoding, medians.
 
+use std::io::{Write, stdout};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -44,20 +45,28 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             .iter()
             .map(|r| json!({"test": r.test, "tokens_per_second": r.tokens_per_second, "spread": r.spread}))
             .collect();
-        println!(
+        writeln!(
+            stdout(),
             "{}",
             json!({"model": name, "file_bytes": file.file_len(), "device": device.name(), "read_bytes_per_second": bandwidth, "results": rows})
-        );
+        )?;
         return Ok(());
     }
-    println!(
+    writeln!(
+        stdout(),
         "model  {name} ({:.1} MB)\ndevice {}",
         file.file_len() as f64 / 1e6,
         device.name()
-    );
-    println!("memory {:.1} GB/s read\n", bandwidth / 1e9);
-    println!("| test   |    tok/s | +- half range | GB/s of weights | share |");
-    println!("| ------ | -------: | ------------: | --------------: | ----: |");
+    )?;
+    writeln!(stdout(), "memory {:.1} GB/s read\n", bandwidth / 1e9)?;
+    writeln!(
+        stdout(),
+        "| test   |    tok/s | +- half range | GB/s of weights | share |"
+    )?;
+    writeln!(
+        stdout(),
+        "| ------ | -------: | ------------: | --------------: | ----: |"
+    )?;
     for row in rows {
         // Every decoded token reads all weights once; a prompt reads them once for many tokens.
         let (gigabytes, share) = if row.test.starts_with("tg") {
@@ -69,10 +78,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         } else {
             ("-".to_owned(), "-".to_owned())
         };
-        println!(
+        writeln!(
+            stdout(),
             "| {:6} | {:8.1} | {:13.1} | {gigabytes:>15} | {share:>5} |",
-            row.test, row.tokens_per_second, row.spread
-        );
+            row.test,
+            row.tokens_per_second,
+            row.spread
+        )?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `tandem chat`: a conversation in the terminal.
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::{Context, Result};
 use console::Style;
@@ -57,7 +57,7 @@ async fn converse(args: &ChatArgs, server: Server, signals: &mut StopSignals) ->
     }
     let mut editor = rustyline::DefaultEditor::new()?;
     if std::io::stdin().is_terminal() {
-        println!("{} on {}. {HELP}.", chat.model, chat.server.url());
+        writeln!(stdout(), "{} on {}. {HELP}.", chat.model, chat.server.url())?;
     }
     loop {
         let line;
@@ -69,7 +69,7 @@ async fn converse(args: &ChatArgs, server: Server, signals: &mut StopSignals) ->
             None | Some("/exit") => return Ok(()),
             Some("") => {}
             Some("/reset") => chat.reset(args.system.as_deref()),
-            Some(command) if command.starts_with('/') => println!("{HELP}"),
+            Some(command) if command.starts_with('/') => writeln!(stdout(), "{HELP}")?,
             Some(text) => {
                 if let Err(error) = chat.ask(text, signals).await {
                     eprintln!("{}", Style::new().red().apply_to(format!("{error:#}")));
@@ -137,7 +137,7 @@ impl Conversation {
             streamed = answer.stream(&self.server, &body) => streamed,
             () = signals.recv() => Ok(()),
         };
-        println!();
+        writeln!(stdout())?;
         if streamed.is_err() {
             self.messages.pop();
             return streamed;
@@ -186,16 +186,16 @@ impl Answer {
         let delta = &event["choices"][0]["delta"];
         if let Some(text) = delta["reasoning_content"].as_str() {
             self.reasons = true;
-            print!("{}", Style::new().dim().apply_to(text));
+            write!(stdout(), "{}", Style::new().dim().apply_to(text))?;
         }
         if let Some(text) = delta["content"].as_str().filter(|text| !text.is_empty()) {
             if std::mem::take(&mut self.reasons) {
-                println!();
+                writeln!(stdout())?;
             }
-            print!("{text}");
+            write!(stdout(), "{text}")?;
             self.content.push_str(text);
         }
-        std::io::stdout().flush()?;
+        stdout().flush()?;
         let timings = &event["timings"];
         if let (Some(tokens), Some(rate), Some(prompt_ms)) = (
             timings["predicted_n"].as_u64(),

@@ -100,16 +100,16 @@ pub(crate) struct RunArgs {
     #[arg(short, long, default_value_t = 128)]
     pub num_tokens: usize,
     /// 0 is greedy.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Keep the likeliest tokens that make up this share of the probability.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Keep this many of the likeliest tokens; 0: all.
     #[arg(long, default_value_t = 0)]
     pub top_k: u32,
     /// Drop tokens below this share of the likeliest one's probability.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Seed of the draws; the same seed gives the same tokens.
     #[arg(long, default_value_t = 0)]

@@ -1,5 +1,7 @@
 //! `tandem doctor`: what this machine has, and whether a model fits.
 
+use std::io::{Write, stdout};
+
 use anyhow::{Context, Result};
 use kernels::Device;
 use models::{LoadOptions, MemoryNeed, memory_need};
@@ -45,33 +47,40 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         },
     });
     if args.json {
-        println!("{report}");
+        writeln!(stdout(), "{report}")?;
     } else {
-        print(&report, &need);
+        print(&report, &need)?;
     }
     Ok(())
 }
 
-fn print(report: &Value, need: &MemoryNeed) {
+fn print(report: &Value, need: &MemoryNeed) -> Result<()> {
     let gib = |bytes: u64| bytes as f64 / GIB;
     let device = &report["devices"][0];
     let model = &report["model"];
-    println!("tandem  {}", env!("CARGO_PKG_VERSION"));
-    println!("device  {}", text(&device["description"]));
-    println!(
+    writeln!(stdout(), "tandem  {}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(stdout(), "device  {}", text(&device["description"]))?;
+    writeln!(
+        stdout(),
         "        memory reads at {:.1} GB/s",
         device["read_bytes_per_second"].as_f64().unwrap_or(0.0) / 1e9
-    );
+    )?;
     if let Some(available) = need.available {
-        println!("        {:.2} GiB of memory are available", gib(available));
+        writeln!(
+            stdout(),
+            "        {:.2} GiB of memory are available",
+            gib(available)
+        )?;
     }
-    println!("        GPUs are not used by this version");
-    println!(
+    writeln!(stdout(), "        GPUs are not used by this version")?;
+    writeln!(
+        stdout(),
         "model   {} ({})",
         text(&model["path"]),
         text(&model["architecture"])
-    );
-    println!(
+    )?;
+    writeln!(
+        stdout(),
         "        {} sequences of {} tokens: weights {:.2} + cache {:.2} + scratch {:.2} = {:.2} GiB",
         model["parallel"],
         model["context_length"],
@@ -79,14 +88,16 @@ fn print(report: &Value, need: &MemoryNeed) {
         gib(need.cache),
         gib(need.scratch),
         gib(need.total())
-    );
+    )?;
     match need.missing() {
-        0 => println!("        fits"),
-        missing => println!(
+        0 => writeln!(stdout(), "        fits")?,
+        missing => writeln!(
+            stdout(),
             "        does NOT fit: {:.2} GiB are missing; lower --ctx-size or --parallel",
             gib(missing)
-        ),
+        )?,
     }
+    Ok(())
 }
 
 fn text(value: &Value) -> &str {

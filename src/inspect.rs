@@ -1,5 +1,6 @@
 //! `tandem models inspect`: what a GGUF file holds.
 
+use std::io::{Write, stdout};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -11,22 +12,24 @@ const SHOWN_CHARS: usize = 80;
 /// Runs the command.
 pub(crate) fn run(path: &Path) -> Result<()> {
     let file = GgufFile::open(path).with_context(|| format!("opening model {}", path.display()))?;
-    println!(
+    writeln!(
+        stdout(),
         "{}: GGUF v{}, {} bytes",
         path.display(),
         file.version(),
         file.file_len()
-    );
+    )?;
     for (key, value) in file.metadata().iter() {
-        println!("  {key} = {}", shown(value));
+        writeln!(stdout(), "  {key} = {}", shown(value))?;
     }
     for tensor in file.tensors() {
-        println!(
+        writeln!(
+            stdout(),
             "  {:40} {:6} {:?}",
             tensor.name,
             tensor.dtype.name(),
             tensor.dims
-        );
+        )?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `tandem probe`: intermediate results, to hold against other implementations.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{Read, Write, stdout};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -101,7 +101,7 @@ fn tokenize(args: &ModelArgs, parse_special: bool) -> Result<()> {
             parse_special,
         },
     );
-    println!("{}", serde_json::to_string(&ids)?);
+    writeln!(stdout(), "{}", serde_json::to_string(&ids)?)?;
     Ok(())
 }
 
@@ -166,6 +166,6 @@ fn template(args: &ModelArgs, messages: &Path, path: Option<&Path>) -> Result<()
             messages.display()
         ),
     }
-    print!("{}", template.render(&input)?);
+    write!(stdout(), "{}", template.render(&input)?)?;
     Ok(())
 }

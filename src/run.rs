@@ -1,6 +1,6 @@
 //! `tandem run`: one prompt, streamed.
 
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -76,8 +76,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let (mut generated, mut text, mut scratch) = (Vec::new(), String::new(), Scratch::default());
     let mut emit = |piece: String| -> Result<()> {
         if !args.json {
-            print!("{piece}");
-            std::io::stdout().flush()?;
+            write!(stdout(), "{piece}")?;
+            stdout().flush()?;
         }
         text.push_str(&piece);
         Ok(())
@@ -98,7 +98,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let predicted_ms = decode_started.elapsed().as_secs_f64() * 1e3;
     if args.json {
         let per_second = |n: usize, ms: f64| n as f64 / ms * 1e3;
-        println!(
+        writeln!(
+            stdout(),
             "{}",
             json!({
                 "tokens": generated,
@@ -112,9 +113,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
                     "predicted_per_second": per_second(generated.len(), predicted_ms),
                 },
             })
-        );
+        )?;
     } else {
-        println!();
+        writeln!(stdout())?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write, stdout};
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -216,13 +216,14 @@ fn role_result(ended: Option<Result<Result<()>, tokio::task::JoinError>>) -> Res
 async fn print_welcome(server: &Server) -> Result<()> {
     let url = server.url();
     let model = server.model().await?;
-    println!("\n  {model} is served on {url}\n");
-    if std::io::stdout().is_terminal() {
-        println!("  Chat:  tandem chat --url {url}");
-        println!(
+    writeln!(stdout(), "\n  {model} is served on {url}\n")?;
+    if stdout().is_terminal() {
+        writeln!(stdout(), "  Chat:  tandem chat --url {url}")?;
+        writeln!(
+            stdout(),
             "  Ask:   curl -N {url}/v1/chat/completions -d '{{\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Write a function that reverses a string.\"}}]}}'"
-        );
-        println!("  Stop:  Ctrl-C\n");
+        )?;
+        writeln!(stdout(), "  Stop:  Ctrl-C\n")?;
     }
     Ok(())
 }

@@ -145,7 +145,7 @@ pub(crate) struct ChatArgs {
     #[arg(long)]
     pub system: Option<String>,
     /// 0 is greedy [default: the server's].
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// New tokens per answer at most [default: the server's].
     #[arg(short = 'n', long)]

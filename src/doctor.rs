@@ -3,7 +3,7 @@
 use std::io::{Write, stdout};
 
 use anyhow::{Context, Result};
-use kernels::Device;
+use kernels::{CpuDevice, Device};
 use models::{LoadOptions, MemoryNeed, memory_need};
 use serde_json::{Value, json};
 use target_worker::context_length;
@@ -11,18 +11,18 @@ use target_worker::context_length;
 use crate::cli::DoctorArgs;
 use crate::session;
 
-/// Rows of a worker's batch beyond its sequences: the default of `--prefill-chunk`.
-const PREFILL_CHUNK: usize = 128;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    let device = session::cpu(args.threads)?;
+    let device = CpuDevice::new(args.threads)?;
     let file = session::open(args.model.as_deref())?;
     let context_length = context_length(&file, args.ctx_size);
     let options = LoadOptions {
         max_tokens: context_length.saturating_mul(args.parallel),
         max_sequences: args.parallel,
-        max_batch_rows: PREFILL_CHUNK.saturating_add(args.parallel),
+        max_batch_rows: target_worker::Config::default()
+            .prefill_chunk
+            .saturating_add(args.parallel),
         kv_type: args.cache_type,
     };
     let need = memory_need(&file, &options)

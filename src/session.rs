@@ -31,17 +31,8 @@ pub(crate) fn open(model: Option<&Path>) -> Result<GgufFile> {
 /// The device asked for.
 pub(crate) fn device(args: &ModelArgs) -> Result<Arc<CpuDevice>> {
     match args.device {
-        DeviceName::Cpu => cpu(args.threads),
+        DeviceName::Cpu => Ok(Arc::new(CpuDevice::new(args.threads)?)),
     }
-}
-
-/// The CPU with `threads` threads; 0: all that the system offers.
-pub(crate) fn cpu(threads: usize) -> Result<Arc<CpuDevice>> {
-    let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n,
-    };
-    Ok(Arc::new(CpuDevice::new(threads)?))
 }
 
 /// Loads the weights behind a progress bar (on a terminal).

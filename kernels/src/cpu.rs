@@ -55,11 +55,15 @@ impl std::fmt::Debug for CpuDevice {
 }
 
 impl CpuDevice {
-    /// The best instruction set here, on `threads` threads (the calling one included).
+    /// The best instruction set here, on `threads` threads (the calling one included); 0: all that the system offers.
     ///
     /// # Errors
     /// None at present; kept for devices that can be missing.
     pub fn new(threads: usize) -> Result<Self, DeviceError> {
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
         Self::with_tier(threads, Tier::best())
     }
 

@@ -18,11 +18,7 @@ pub(crate) fn start_engine(
     file: &GgufFile,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<Engine> {
-    let threads = match config.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        threads => threads,
-    };
-    let device = Arc::new(CpuDevice::new(threads)?);
+    let device = Arc::new(CpuDevice::new(config.threads)?);
     let context_length = context_length(file, config.ctx_size);
     let options = LoadOptions {
         max_tokens: context_length.saturating_mul(config.parallel),

@@ -28,6 +28,14 @@ pub enum GenerateError {
         /// Tokens there are.
         vocab_size: u32,
     },
+    /// More alternatives than a worker gives.
+    #[error("top_logprobs: {wanted} are wanted, {limit} is the most")]
+    TooManyTopLogprobs {
+        /// How many are asked for.
+        wanted: u32,
+        /// How many there may be.
+        limit: u32,
+    },
     /// A sampling parameter out of range.
     #[error(transparent)]
     Sampling(#[from] SamplingError),

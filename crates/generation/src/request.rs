@@ -5,6 +5,9 @@ use sampling::SamplingParams;
 use crate::error::GenerateError;
 use crate::worker::ModelDescription;
 
+/// Most likely tokens that can be asked for beside each chosen one: what the OpenAI API allows.
+const MAX_TOP_LOGPROBS: u32 = 20;
+
 /// A prompt to continue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateRequest {
@@ -30,7 +33,7 @@ impl GenerateRequest {
     /// Says whether `model` can run it.
     ///
     /// # Errors
-    /// An empty or overlong prompt, an id outside the vocabulary, a sampling parameter out of range.
+    /// An empty or overlong prompt, an id outside the vocabulary, too many alternatives, a sampling parameter out of range.
     pub fn check(&self, model: &ModelDescription) -> Result<(), GenerateError> {
         if self.prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -54,6 +57,12 @@ impl GenerateRequest {
                 field,
                 token,
                 vocab_size: model.vocab_size,
+            });
+        }
+        if self.top_logprobs > MAX_TOP_LOGPROBS {
+            return Err(GenerateError::TooManyTopLogprobs {
+                wanted: self.top_logprobs,
+                limit: MAX_TOP_LOGPROBS,
             });
         }
         Ok(self.sampling.validate()?)

@@ -19,6 +19,7 @@ pub fn to_status(error: &GenerateError) -> Status {
         GenerateError::EmptyPrompt
         | GenerateError::PromptTooLong { .. }
         | GenerateError::UnknownToken { .. }
+        | GenerateError::TooManyTopLogprobs { .. }
         | GenerateError::Sampling(_) => Code::InvalidArgument,
         GenerateError::QueueFull { .. } => Code::ResourceExhausted,
         GenerateError::ShuttingDown => Code::Unavailable,

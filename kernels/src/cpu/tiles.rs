@@ -42,7 +42,7 @@ impl Tiles {
     /// Whether products of this type and as many columns are faster here than on the vector units: the one place to
     /// edit after a measurement.
     ///
-    /// Sapphire Rapids, one thread, 2048 x 2048, GOP/s against AVX-512 VNNI at 16, 32 and 64 columns: Q4_0 386/392,
+    /// 2026-11-21, Sapphire Rapids, `cargo bench -p kernels --bench matmul -- 1`, 2048 x 2048, GOP/s against AVX-512 VNNI at 16, 32 and 64 columns: Q4_0 386/392,
     /// 476/379, 546/382; Q8_0 336/340, 427/343, 525/371; Q4_K 468/335, 636/343, 768/340; Q6_K 340/321, 484/314, 624/324.
     pub(crate) fn pays(self, dtype: DType, columns: usize) -> bool {
         let least = match dtype {

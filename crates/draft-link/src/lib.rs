@@ -1,0 +1,3 @@
+//! What a target and a draft say to each other over tensor channels, message by message.
+
+#![forbid(unsafe_code)]

@@ -51,6 +51,8 @@ pub(crate) fn start_engine(
         queue_len: config.queue_len,
         context_length,
         prefill_chunk_tokens: config.prefill_chunk,
+        speculation: engine::SpeculationConfig::OFF,
+        verify_lossless: false,
     };
     Engine::start(model, description, sizes).context("starting the engine")
 }

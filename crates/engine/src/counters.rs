@@ -1,6 +1,9 @@
 //! Counters since the start, written by the engine thread and read by anyone.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use generation::SpeculationStats;
 
 /// A number that only grows.
 ///
@@ -19,6 +22,24 @@ impl Counter {
     }
 }
 
+/// What [`SpeculationStats`] counts. One lock for all, held for moments: the thread writes once in a step.
+#[derive(Debug, Default)]
+pub(crate) struct SpeculationCounters(Mutex<SpeculationStats>);
+
+impl SpeculationCounters {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut SpeculationStats)) {
+        // Sums are whole whatever happens elsewhere.
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn get(&self) -> SpeculationStats {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
 /// What [`generation::WorkerStats`] counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -27,4 +48,5 @@ pub(crate) struct Counters {
     pub steps: Counter,
     pub finished_requests: Counter,
     pub cancelled_requests: Counter,
+    pub speculation: SpeculationCounters,
 }

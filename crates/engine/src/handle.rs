@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use generation::{GenerateError, GenerateRequest, ModelDescription, WorkerStats};
 
+use crate::drafter::Drafter;
+use crate::lease::DrafterLease;
 use crate::shared::Shared;
 use crate::stream::GenerateStream;
 
@@ -26,6 +28,13 @@ impl EngineHandle {
     pub fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
         request.check(&self.shared.description)?;
         self.shared.push(request)
+    }
+
+    /// Gives the engine a draft to speculate with, in place of the one it has. It takes it at its next step; none of
+    /// its answers depends on it.
+    #[must_use = "dropping the lease takes the draft away"]
+    pub fn set_drafter(&self, drafter: Box<dyn Drafter>) -> DrafterLease {
+        self.shared.drafter.offer(drafter)
     }
 
     /// What has been done so far. An event that was received is counted already.

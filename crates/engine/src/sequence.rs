@@ -1,6 +1,8 @@
 //! One running request.
 
-use generation::{FinishReason, GenerateError, GenerateEvent, GenerateRequest, Timings};
+use generation::{
+    FinishReason, GenerateError, GenerateEvent, GenerateRequest, SpeculationTimings, Timings,
+};
 use models::{BatchSegment, LogitsWanted, SequenceId};
 use sampling::Sampler;
 
@@ -176,6 +178,7 @@ impl Sequence {
             prompt_ms: self.clock.prompt_ms(),
             generated_tokens: count(self.tokens.len() - self.prompt_len),
             generated_ms: self.clock.generated_ms(),
+            speculation: SpeculationTimings::default(),
         }
     }
 

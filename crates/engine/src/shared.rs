@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::config::EngineConfig;
 use crate::counters::Counters;
+use crate::lease::DrafterSlot;
 use crate::queue::{Phase, Queue, Waiting};
 use crate::stream::{GenerateStream, stopped};
 
@@ -16,6 +17,8 @@ use crate::stream::{GenerateStream, stopped};
 pub(crate) struct Shared {
     pub description: ModelDescription,
     pub counters: Counters,
+    /// A draft on its way to the thread.
+    pub drafter: DrafterSlot,
     /// Held for moments only, never over a step or an `.await`.
     queue: Mutex<Queue>,
     /// Rung when the thread may have something to do.
@@ -28,6 +31,7 @@ impl Shared {
         Self {
             description,
             counters: Counters::default(),
+            drafter: DrafterSlot::default(),
             queue: Mutex::new(Queue::new(config.max_sequences, config.queue_len)),
             wake: Condvar::new(),
             closed: watch::Sender::new(false),
@@ -134,6 +138,7 @@ impl Shared {
             steps: counters.steps.get(),
             finished_requests: counters.finished_requests.get(),
             cancelled_requests: counters.cancelled_requests.get(),
+            speculation: counters.speculation.get(),
         }
     }
 }

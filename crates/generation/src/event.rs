@@ -1,5 +1,7 @@
 //! What comes back.
 
+use crate::speculation::SpeculationTimings;
+
 /// One step of an answer: `Started`, then tokens, then `Finished`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GenerateEvent {
@@ -61,4 +63,6 @@ pub struct Timings {
     pub generated_tokens: u32,
     /// Milliseconds from the first token to the last.
     pub generated_ms: f64,
+    /// What speculation did for it.
+    pub speculation: SpeculationTimings,
 }

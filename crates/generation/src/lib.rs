@@ -5,9 +5,11 @@
 mod error;
 mod event;
 mod request;
+mod speculation;
 mod worker;
 
 pub use error::GenerateError;
 pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
 pub use request::GenerateRequest;
+pub use speculation::{SpeculationStats, SpeculationTimings};
 pub use worker::{ModelDescription, WorkerStats};

@@ -1,5 +1,7 @@
 //! What a worker says of itself.
 
+use crate::speculation::SpeculationStats;
+
 /// The model that a worker has loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelDescription {
@@ -18,7 +20,7 @@ pub struct ModelDescription {
 }
 
 /// Counters since the worker's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerStats {
     /// Sequences being decoded now.
     pub running_sequences: u32,
@@ -34,4 +36,6 @@ pub struct WorkerStats {
     pub finished_requests: u64,
     /// Requests whose client left.
     pub cancelled_requests: u64,
+    /// What speculation did.
+    pub speculation: SpeculationStats,
 }

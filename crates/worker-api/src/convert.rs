@@ -1,8 +1,8 @@
 //! Domain types to messages and back. A message is foreign input: what it leaves out is an error, not a default.
 
 use generation::{
-    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
-    WorkerStats,
+    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, SpeculationStats,
+    SpeculationTimings, Timings, Token, TopToken, WorkerStats,
 };
 use proto::target::v1 as wire;
 use sampling::SamplingParams;
@@ -156,6 +156,7 @@ fn timings_from_proto(timings: &wire::Timings) -> Timings {
         prompt_ms: timings.prompt_ms,
         generated_tokens: timings.generated_tokens,
         generated_ms: timings.generated_ms,
+        speculation: SpeculationTimings::default(),
     }
 }
 
@@ -206,6 +207,7 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
         steps: stats.steps,
         finished_requests: stats.finished_requests,
         cancelled_requests: stats.cancelled_requests,
+        speculation: SpeculationStats::default(),
     }
 }
 
@@ -263,6 +265,7 @@ mod tests {
                     prompt_ms: 1.5,
                     generated_tokens: 9,
                     generated_ms: 2.5,
+                    speculation: SpeculationTimings::default(),
                 },
             },
         ];

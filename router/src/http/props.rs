@@ -16,6 +16,7 @@ pub(super) async fn props<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Js
     let model = model.ok().and_then(Result::ok);
     let stats = tokio::time::timeout(PATIENCE, state.target.stats()).await;
     let stats = stats.ok().and_then(Result::ok);
+    let stats = stats.as_ref();
     let (config, words) = (&state.config, &state.words);
     let defaults = &config.defaults;
     let n_ctx = model.map(|model| model.context_length);

@@ -109,6 +109,7 @@ pub fn answer(request: &GenerateRequest, ids: &[u32]) -> Vec<Step> {
             prompt_ms: 2.0,
             generated_tokens: length as u32,
             generated_ms: 10.0,
+            ..Timings::default()
         },
     }));
     steps

@@ -15,6 +15,8 @@ const CONFIG: EngineConfig = EngineConfig {
     queue_len: 4,
     context_length: 64,
     prefill_chunk_tokens: 8,
+    speculation: crate::config::SpeculationConfig::OFF,
+    verify_lossless: false,
 };
 
 fn runner() -> Runner {

@@ -27,6 +27,8 @@ pub const CONFIG: EngineConfig = EngineConfig {
     queue_len: 4,
     context_length: 256,
     prefill_chunk_tokens: 16,
+    speculation: engine::SpeculationConfig::OFF,
+    verify_lossless: false,
 };
 
 /// `def fibonacci(n):` and a line end.
@@ -113,11 +115,11 @@ impl Stand {
     }
 
     /// Waits for the counters to be as expected.
-    pub async fn until(&self, what: &str, condition: impl Fn(WorkerStats) -> bool) -> WorkerStats {
+    pub async fn until(&self, what: &str, condition: impl Fn(&WorkerStats) -> bool) -> WorkerStats {
         let wait = async {
             loop {
                 let stats = self.handle.stats();
-                if condition(stats) {
+                if condition(&stats) {
                     return stats;
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -56,7 +56,20 @@ impl SpeculationConfig {
         mode: SpeculationMode::Off,
         budget: 0,
     };
+
+    /// Draft rows that a sequence's step can have.
+    #[must_use]
+    pub const fn max_rows(&self) -> usize {
+        match self.mode {
+            SpeculationMode::Off => 0,
+            SpeculationMode::Chain => MAX_CHAIN,
+            SpeculationMode::Tree | SpeculationMode::Auto => self.budget,
+        }
+    }
 }
+
+/// Longest chain verified; drafts of longer blocks are cut.
+const MAX_CHAIN: usize = 32;
 
 impl FromStr for SpeculationMode {
     type Err = ConfigError;
@@ -105,6 +118,15 @@ impl EngineConfig {
                 return Err(ConfigError::Zero { field });
             }
         }
+        let drafts = matches!(
+            self.speculation.mode,
+            SpeculationMode::Tree | SpeculationMode::Auto
+        );
+        if drafts && self.speculation.budget == 0 {
+            return Err(ConfigError::Zero {
+                field: "speculation budget",
+            });
+        }
         self.check_model(model)?;
         let vocab_size = model.config().vocab_size;
         for (field, described, expected) in [
@@ -145,9 +167,10 @@ impl EngineConfig {
                 })
             }
         };
+        let each = if self.verify_lossless { 2 } else { 1 };
         fits(
             "max_sequences",
-            self.max_sequences,
+            self.max_sequences * each,
             cache.free_sequences(),
             "sequences",
         )?;
@@ -165,7 +188,9 @@ impl EngineConfig {
             "tokens of context",
         )?;
         // The first request of the queue must be able to run alone.
-        let needed = cache.pages_for(self.context_length);
+        let shadow = cache.pages_for(self.context_length) * (each - 1);
+        let draft_rows = self.speculation.max_rows();
+        let needed = cache.pages_for(self.context_length + draft_rows) + shadow;
         if needed > cache.num_pages() {
             return Err(ConfigError::TooFewPages {
                 context_length: self.context_length,

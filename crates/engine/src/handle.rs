@@ -34,7 +34,7 @@ impl EngineHandle {
     /// its answers depends on it.
     #[must_use = "dropping the lease takes the draft away"]
     pub fn set_drafter(&self, drafter: Box<dyn Drafter>) -> DrafterLease {
-        self.shared.drafter.offer(drafter)
+        self.shared.offer_drafter(drafter)
     }
 
     /// What has been done so far. An event that was received is counted already.

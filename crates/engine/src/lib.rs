@@ -20,7 +20,9 @@ mod queue;
 mod runner;
 mod scheduler;
 mod sequence;
+mod shadow;
 mod shared;
+mod speculation;
 mod stream;
 
 pub use config::{EngineConfig, SpeculationConfig, SpeculationMode};

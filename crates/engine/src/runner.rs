@@ -1,17 +1,20 @@
 //! The engine thread: one step after another, as long as there is something to do.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use generation::{GenerateError, GenerateRequest};
 use models::{Batch, Model, ModelError, Output};
+use speculative::{DraftTree, accepted_path};
 
 use crate::choice::Chooser;
 use crate::config::EngineConfig;
 use crate::queue::Waiting;
-use crate::scheduler::{Share, StepLimits, share_rows};
+use crate::scheduler::{Share, StepLimits, rows_for_drafts, share_rows};
 use crate::sequence::{Ending, Place, Sequence, new_tokens_limit};
+use crate::shadow::Shadows;
 use crate::shared::Shared;
+use crate::speculation::{Round, Speculator, ms};
 
 /// The model and the sequences in it.
 pub(crate) struct Runner {
@@ -24,6 +27,11 @@ pub(crate) struct Runner {
     /// Pages that the running sequences may come to need, so that none runs out on its way.
     promised_pages: usize,
     chooser: Chooser,
+    speculator: Speculator,
+    /// Draft rows that a sequence may write behind its tokens.
+    draft_rows: usize,
+    /// Where tokens are held against plain decoding.
+    shadows: Option<Shadows>,
 }
 
 impl Runner {
@@ -33,6 +41,8 @@ impl Runner {
             max_batch_rows: model.max_batch_rows(),
             prefill_chunk_tokens: config.prefill_chunk_tokens,
         };
+        let sizes = model.config();
+        let speculator = Speculator::new(config.speculation, sizes.hidden_size, sizes.vocab_size);
         Self {
             model,
             shared,
@@ -41,6 +51,9 @@ impl Runner {
             running: Vec::with_capacity(config.max_sequences),
             promised_pages: 0,
             chooser: Chooser::default(),
+            speculator,
+            draft_rows: config.speculation.max_rows(),
+            shadows: config.verify_lossless.then(Shadows::default),
         }
     }
 
@@ -61,8 +74,21 @@ impl Runner {
             sequence.end_if_cancelled();
         }
         self.release_ended();
+        self.take_draft();
         self.admit();
         self.step();
+    }
+
+    /// Takes a draft that is offered, and lets go of one that is taken away.
+    fn take_draft(&mut self) {
+        let counters = &self.shared.counters.speculation;
+        if !self.shared.take_draft_news() {
+            return;
+        }
+        self.speculator.check_lease(counters, &mut self.running);
+        if let Some(offered) = self.shared.drafter.take() {
+            self.speculator.attach(offered, counters, &mut self.running);
+        }
     }
 
     /// Starts the requests that there are places and pages for.
@@ -80,11 +106,13 @@ impl Runner {
             .admit(|request| self.pages(request) <= free_pages)
     }
 
-    /// Pages that a request may come to need: of the tokens fed, which the last one is not.
+    /// Pages that a request may come to need: of the tokens fed, which the last one is not, and of a draft behind them.
     fn pages(&self, request: &GenerateRequest) -> usize {
         let new_tokens = new_tokens_limit(request, self.context_length);
         let fed = request.prompt.len() + new_tokens.saturating_sub(1);
-        self.model.cache().pages_for(fed)
+        let cache = self.model.cache();
+        let shadow = self.shadows.as_ref().map_or(0, |_| cache.pages_for(fed));
+        cache.pages_for(fed + self.draft_rows) + shadow
     }
 
     fn start(&mut self, waiting: Waiting) {
@@ -92,7 +120,9 @@ impl Runner {
         match self.model.create_sequence() {
             Ok(id) => {
                 let new_tokens = new_tokens_limit(&waiting.request, self.context_length);
-                let sequence = Sequence::start(waiting, Place { id, pages }, new_tokens);
+                let place = Place { id, pages };
+                let drafting = self.speculator.start();
+                let sequence = Sequence::start(waiting, place, new_tokens, drafting);
                 self.promised_pages += pages;
                 self.running.push(sequence);
             }
@@ -108,6 +138,10 @@ impl Runner {
 
     fn step(&mut self) {
         let needs: Vec<_> = self.running.iter().map(Sequence::need).collect();
+        let free_rows = rows_for_drafts(&needs, self.limits);
+        let counters = &self.shared.counters.speculation;
+        self.speculator.plan(counters, &mut self.running, free_rows);
+        let needs: Vec<_> = self.running.iter().map(Sequence::need).collect();
         let shares = share_rows(&needs, self.limits);
         if shares.is_empty() {
             return;
@@ -115,35 +149,132 @@ impl Runner {
         let segment = |share: &Share| self.running[share.sequence].segment(share.rows);
         let batch = Batch {
             segments: shares.iter().map(segment).collect(),
-            capture_layers: Vec::new(),
+            capture_layers: self.speculator.capture_layers().to_vec(),
         };
         let start = Instant::now();
-        match self.model.forward(&batch) {
-            Ok(output) => self.take_in(&shares, &output),
+        let result = self.model.forward(&batch);
+        let elapsed = start.elapsed();
+        tracing::debug!(sequences = shares.len(), elapsed_ms = ms(elapsed), "step");
+        match result {
+            Ok(output) => self.take_in(&shares, &output, elapsed),
             Err(error) => self.fail(&shares, &error),
         }
-        let elapsed_ms = start.elapsed().as_secs_f64() * 1000.0;
-        tracing::debug!(sequences = shares.len(), elapsed_ms, "step");
         self.release_ended();
+        let counters = &self.shared.counters.speculation;
+        self.speculator.ask(counters, &mut self.running);
     }
 
     /// Moves the sequences of a step on. Counts first: who sees an event sees it counted.
-    fn take_in(&mut self, shares: &[Share], output: &Output) {
-        let counters = &self.shared.counters;
-        counters.steps.add(1);
-        counters.generated_tokens.add(output.rows.len());
-        for share in shares {
-            let prompt_tokens = self.running[share.sequence].advance(share.rows);
-            counters.prompt_tokens.add(prompt_tokens);
+    fn take_in(&mut self, shares: &[Share], output: &Output, elapsed: Duration) {
+        let (mut rows, mut prompt_tokens) = (0, 0);
+        for (segment, share) in shares.iter().enumerate() {
+            let place = Rows {
+                segment,
+                first: rows,
+            };
+            rows += share.rows;
+            prompt_tokens += match self.running[share.sequence].drafting.tree.take() {
+                Some(tree) => {
+                    self.take_in_draft(share, &tree, output, place, elapsed);
+                    0
+                }
+                None => self.take_in_tokens(share, output, place, elapsed),
+            };
         }
-        let vocab_size = self.model.config().vocab_size;
-        for (row, logits) in output
-            .rows
-            .iter()
-            .zip(output.logits.chunks_exact(vocab_size))
-        {
-            let sequence = &mut self.running[shares[row.segment].sequence];
+        if prompt_tokens == 0 {
+            self.speculator.note_step(rows, elapsed);
+        }
+        self.check_shadows(shares);
+        let counters = &self.shared.counters;
+        let unsent = |share: &Share| self.running[share.sequence].unsent();
+        counters.steps.add(1);
+        counters
+            .generated_tokens
+            .add(shares.iter().map(unsent).sum());
+        counters.prompt_tokens.add(prompt_tokens);
+        for share in shares {
+            self.running[share.sequence].send_tokens();
+        }
+    }
+
+    /// Accepted tokens, whose last row may say what follows. How many of them were of a prompt.
+    fn take_in_tokens(
+        &mut self,
+        share: &Share,
+        output: &Output,
+        place: Rows,
+        elapsed: Duration,
+    ) -> usize {
+        let sequence = &mut self.running[share.sequence];
+        let rows = place.first..place.first + share.rows;
+        let position = sequence.fed();
+        self.speculator
+            .keep_features(sequence, output, position, rows);
+        let was_decoding = sequence.is_decoding();
+        let prompt_tokens = sequence.advance(share.rows);
+        if let Some(logits) = output.logits_of(place.segment, share.rows - 1) {
             sequence.extend(logits, &mut self.chooser);
+        }
+        if was_decoding {
+            self.speculator.note_plain(sequence, elapsed);
+            let counters = &self.shared.counters.speculation;
+            counters.update(|stats| stats.plain_tokens += 1);
+        }
+        prompt_tokens
+    }
+
+    /// A draft tree: as much of it as the target itself chooses becomes part of the sequence.
+    fn take_in_draft(
+        &mut self,
+        share: &Share,
+        tree: &DraftTree,
+        output: &Output,
+        place: Rows,
+        verify_time: Duration,
+    ) {
+        let started = Instant::now();
+        let sequence = &mut self.running[share.sequence];
+        let chooser = &mut self.chooser;
+        let path = accepted_path(tree, |node| {
+            sequence.extend(output.logits_of(place.segment, node)?, chooser)
+        });
+        // What has ended needs no state.
+        if sequence.ending().is_none()
+            && let Err(error) = self.model.commit(sequence.place.id, &path)
+        {
+            tracing::error!(%error, "an accepted path could not be committed");
+            sequence.end(Ending::Failed(model_error(&error)));
+        }
+        let rows = path.iter().map(|node| place.first + node);
+        let position = sequence.fed();
+        self.speculator
+            .keep_features(sequence, output, position, rows);
+        sequence.advance(path.len());
+        let accepted = path.len() - 1;
+        self.speculator.note_round(sequence, tree, accepted);
+        let round = Round {
+            draft_tokens: tree.num_nodes(),
+            accepted,
+            verify_time,
+            commit_time: started.elapsed(),
+        };
+        round.add_to(&mut sequence.drafting.timings);
+        let counters = &self.shared.counters.speculation;
+        counters.update(|stats| round.count(stats));
+    }
+
+    /// Holds what was chosen against plain decoding, if that is wanted.
+    fn check_shadows(&mut self, shares: &[Share]) {
+        let Some(shadows) = &mut self.shadows else {
+            return;
+        };
+        for share in shares {
+            let sequence = &mut self.running[share.sequence];
+            let counters = &self.shared.counters.speculation;
+            if let Err(error) = shadows.check(&mut self.model, sequence, counters) {
+                tracing::error!(%error, "plain decoding beside a sequence");
+                sequence.end(Ending::Failed(model_error(&error)));
+            }
         }
     }
 
@@ -165,6 +296,10 @@ impl Runner {
             if let Err(error) = self.model.free_sequence(sequence.place.id) {
                 tracing::error!(%error, "a sequence could not be freed");
             }
+            if let Some(shadows) = &mut self.shadows {
+                shadows.free(&mut self.model, &sequence);
+            }
+            self.speculator.forget(&sequence);
             self.promised_pages -= sequence.place.pages;
             self.shared.leave();
             match sequence.ending() {
@@ -175,6 +310,13 @@ impl Runner {
             sequence.say_ending();
         }
     }
+}
+
+/// Where a sequence's rows stand in a step's output.
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    segment: usize,
+    first: usize,
 }
 
 fn model_error(error: &ModelError) -> GenerateError {

@@ -3,8 +3,8 @@
 /// Rows that a sequence can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// One row for the latest token.
-    Decode,
+    /// Rows for the latest token and for the draft that follows it.
+    Decode { rows: usize },
     /// Up to this many rows for the rest of the prompt.
     Prefill { tokens: usize },
 }
@@ -30,13 +30,13 @@ pub(crate) struct Share {
 /// Shares out a step. Every decoding sequence has its row, whatever prompts there are; prompts share the chunk in
 /// order of arrival, so the oldest finishes first.
 pub(crate) fn share_rows(needs: &[Need], limits: StepLimits) -> Vec<Share> {
-    let decoding = needs.iter().filter(|need| **need == Need::Decode).count();
+    let decoding: usize = needs.iter().map(decode_rows).sum();
     let free_rows = limits.max_batch_rows.saturating_sub(decoding);
     let mut chunk = limits.prefill_chunk_tokens.min(free_rows);
     let mut shares = Vec::with_capacity(needs.len());
     for (sequence, need) in needs.iter().enumerate() {
         let rows = match *need {
-            Need::Decode => 1,
+            Need::Decode { rows } => rows,
             Need::Prefill { tokens } => {
                 let rows = tokens.min(chunk);
                 chunk -= rows;
@@ -48,6 +48,27 @@ pub(crate) fn share_rows(needs: &[Need], limits: StepLimits) -> Vec<Share> {
         }
     }
     shares
+}
+
+fn decode_rows(need: &Need) -> usize {
+    match *need {
+        Need::Decode { rows } => rows,
+        Need::Prefill { .. } => 0,
+    }
+}
+
+/// Rows that drafts can have: what is left when every decoding sequence has its row and the prompts have theirs.
+pub(crate) fn rows_for_drafts(needs: &[Need], limits: StepLimits) -> usize {
+    let taken = |need: &Need| match *need {
+        Need::Decode { .. } => (1, 0),
+        Need::Prefill { tokens } => (0, tokens),
+    };
+    let (decoding, prompts) = needs
+        .iter()
+        .map(taken)
+        .fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+    let prompts = prompts.min(limits.prefill_chunk_tokens);
+    limits.max_batch_rows.saturating_sub(decoding + prompts)
 }
 
 #[cfg(test)]

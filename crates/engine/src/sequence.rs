@@ -1,8 +1,6 @@
 //! One running request.
 
-use generation::{
-    FinishReason, GenerateError, GenerateEvent, GenerateRequest, SpeculationTimings, Timings,
-};
+use generation::{FinishReason, GenerateError, GenerateEvent, GenerateRequest, Timings, Token};
 use models::{BatchSegment, LogitsWanted, SequenceId};
 use sampling::Sampler;
 
@@ -10,6 +8,7 @@ use crate::choice::Chooser;
 use crate::clock::Clock;
 use crate::queue::Waiting;
 use crate::scheduler::Need;
+use crate::speculation::Drafting;
 use crate::stream::EventSender;
 
 /// New tokens that a request may get: what it asks for, or what the context leaves beside the prompt.
@@ -53,11 +52,19 @@ pub(crate) struct Sequence {
     max_len: usize,
     ending: Option<Ending>,
     clock: Clock,
+    /// Tokens chosen that the caller has not been told.
+    unsent: Vec<Token>,
+    pub drafting: Drafting,
 }
 
 impl Sequence {
     /// Starts the request's clock and says so to the caller.
-    pub(crate) fn start(waiting: Waiting, place: Place, max_new_tokens: usize) -> Self {
+    pub(crate) fn start(
+        waiting: Waiting,
+        place: Place,
+        max_new_tokens: usize,
+        drafting: Drafting,
+    ) -> Self {
         let Waiting {
             mut request,
             events,
@@ -75,6 +82,8 @@ impl Sequence {
             max_len: prompt_len + max_new_tokens,
             ending: (max_new_tokens == 0).then_some(Ending::Finished(FinishReason::Length)),
             clock: Clock::start(),
+            unsent: Vec::new(),
+            drafting,
         };
         sequence.send(Ok(GenerateEvent::Started {
             prompt_tokens: count(prompt_len),
@@ -85,17 +94,53 @@ impl Sequence {
 
     /// Rows that the next step can give it.
     pub(crate) fn need(&self) -> Need {
-        if self.fed < self.prompt_len {
+        if self.is_decoding() {
+            Need::Decode {
+                rows: 1 + self.drafting.nodes(),
+            }
+        } else {
             Need::Prefill {
                 tokens: self.prompt_len - self.fed,
             }
-        } else {
-            Need::Decode
         }
     }
 
-    /// The next `rows` tokens. Logits are wanted only where nothing is known to follow.
+    /// Whether the model has seen the prompt.
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.fed >= self.prompt_len
+    }
+
+    /// Position and id of the newest token, which the model has not seen.
+    pub(crate) fn anchor(&self) -> (usize, u32) {
+        let position = self.tokens.len() - 1;
+        (position, self.tokens[position])
+    }
+
+    /// Tokens that may still come.
+    pub(crate) fn room(&self) -> usize {
+        self.max_len - self.tokens.len()
+    }
+
+    /// Whether a draft could help, and is not asked for already. The last token needs none.
+    pub(crate) fn can_be_drafted(&self) -> bool {
+        self.is_decoding()
+            && self.ending.is_none()
+            && self.drafting.asked_at.is_none()
+            && self.room() > 1
+    }
+
+    /// The next `rows` rows: a draft tree behind the newest token, or accepted tokens. Logits are wanted only where
+    /// nothing is known to follow.
     pub(crate) fn segment(&self, rows: usize) -> BatchSegment {
+        if let Some(tree) = &self.drafting.tree {
+            return BatchSegment {
+                sequence: self.place.id,
+                tokens: [&[self.anchor().1], tree.tokens()].concat(),
+                parents: tree.parents().to_vec(),
+                advance: false,
+                logits: LogitsWanted::All,
+            };
+        }
         let end = self.fed + rows;
         BatchSegment {
             sequence: self.place.id,
@@ -110,26 +155,68 @@ impl Sequence {
         }
     }
 
-    /// The model has seen the segment of `rows` tokens; how many of them are of the prompt.
+    /// Leading tokens that the model has seen.
+    pub(crate) fn fed(&self) -> usize {
+        self.fed
+    }
+
+    /// The model has taken in `rows` more tokens; how many of them are of the prompt.
     pub(crate) fn advance(&mut self, rows: usize) -> usize {
         let prompt_tokens = self.prompt_len.saturating_sub(self.fed).min(rows);
         self.fed += rows;
         prompt_tokens
     }
 
-    /// Chooses the token that `logits` (\[vocab\]) ask for and sends it.
-    pub(crate) fn extend(&mut self, logits: &[f32], chooser: &mut Chooser) {
+    /// Chooses the token that `logits` (\[vocab\]) ask for. `None`: it is the last one.
+    pub(crate) fn extend(&mut self, logits: &[f32], chooser: &mut Chooser) -> Option<u32> {
         let generated = &self.tokens[self.prompt_len..];
         let token = chooser.choose(&self.request, &self.sampler, logits, generated);
+        let id = token.id;
         self.clock.token();
-        self.tokens.push(token.id);
-        if self.request.stop_ids.contains(&token.id) {
+        self.tokens.push(id);
+        self.unsent.push(token);
+        if self.request.stop_ids.contains(&id) {
             self.end(Ending::Finished(FinishReason::Stop));
         } else if self.tokens.len() == self.max_len {
             // The last token needs no place in the context: nothing follows it.
             self.end(Ending::Finished(FinishReason::Length));
         }
-        self.send(Ok(GenerateEvent::Token(token)));
+        self.ending.is_none().then_some(id)
+    }
+
+    /// Tokens chosen that the caller has not been told.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
+    /// Tells the caller which tokens were chosen.
+    pub(crate) fn send_tokens(&mut self) {
+        for token in std::mem::take(&mut self.unsent) {
+            self.send(Ok(GenerateEvent::Token(token)));
+        }
+    }
+
+    /// The token that plain decoding chooses at `position`, where `logits` are those of the token before it.
+    pub(crate) fn chosen_plainly(
+        &self,
+        position: usize,
+        logits: &[f32],
+        chooser: &mut Chooser,
+    ) -> u32 {
+        let generated = &self.tokens[self.prompt_len..position];
+        chooser
+            .choose(&self.request, &self.sampler, logits, generated)
+            .id
+    }
+
+    /// Prompt, then what was generated.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt_len
     }
 
     /// Notes why it ends; what was noted first holds.
@@ -178,7 +265,7 @@ impl Sequence {
             prompt_ms: self.clock.prompt_ms(),
             generated_tokens: count(self.tokens.len() - self.prompt_len),
             generated_ms: self.clock.generated_ms(),
-            speculation: SpeculationTimings::default(),
+            speculation: self.drafting.timings,
         }
     }
 

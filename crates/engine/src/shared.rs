@@ -1,6 +1,6 @@
 //! What the async side and the engine thread share.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use generation::{GenerateError, GenerateRequest, ModelDescription, WorkerStats};
@@ -8,7 +8,8 @@ use tokio::sync::watch;
 
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::lease::DrafterSlot;
+use crate::drafter::Drafter;
+use crate::lease::{DrafterLease, DrafterSlot};
 use crate::queue::{Phase, Queue, Waiting};
 use crate::stream::{GenerateStream, stopped};
 
@@ -62,7 +63,7 @@ impl Shared {
     pub(crate) fn wait_for_work(&self, idle: bool) -> bool {
         let mut queue = self.queue();
         loop {
-            let nothing = idle && queue.waiting() == 0;
+            let nothing = idle && queue.waiting() == 0 && !self.drafter.has_news();
             match queue.phase() {
                 Phase::Open if !nothing => return true,
                 Phase::Open => {}
@@ -77,6 +78,27 @@ impl Shared {
                 .wait(queue)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Offers the thread a draft.
+    pub(crate) fn offer_drafter(self: &Arc<Self>, drafter: Box<dyn Drafter>) -> DrafterLease {
+        let lease = DrafterLease::new(self.drafter.offer(drafter), Arc::clone(self));
+        self.drafter_has_news();
+        lease
+    }
+
+    /// Wakes the thread for a draft that is offered or taken away.
+    pub(crate) fn drafter_has_news(&self) {
+        // Under the lock, so that it cannot fall between the thread's look and its sleep.
+        let queue = self.queue();
+        self.drafter.note_news();
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    /// Whether a draft was offered or taken away since the last time.
+    pub(crate) fn take_draft_news(&self) -> bool {
+        self.drafter.take_news()
     }
 
     /// See [`Queue::admit`]; forgets cancelled requests first.

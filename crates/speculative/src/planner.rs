@@ -190,6 +190,12 @@ impl Planner {
         self.steps.note(rows, ms);
     }
 
+    /// Milliseconds that so many proposals take to come; `None` where none has come yet.
+    #[must_use]
+    pub fn drafts_ms(&self, drafts: usize) -> Option<f64> {
+        self.drafts.ms(drafts)
+    }
+
     /// `drafts` proposals came this long after they were asked for.
     pub fn note_drafts(&mut self, drafts: usize, ms: f64) {
         self.drafts.note(drafts, ms);

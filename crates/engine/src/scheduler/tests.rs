@@ -1,5 +1,7 @@
 use super::*;
-use Need::{Decode, Prefill};
+use Need::Prefill;
+
+const DECODE: Need = Need::Decode { rows: 1 };
 
 /// Shares as (sequence, rows).
 fn check(needs: &[Need], chunk: usize, max_rows: usize, expected: &[(usize, usize)]) {
@@ -28,7 +30,7 @@ fn nobody_gets_nothing() {
 
 #[test]
 fn every_decoding_sequence_has_a_row_beside_any_prompt() {
-    let needs = [Decode, prompt(1000), Decode, Decode];
+    let needs = [DECODE, prompt(1000), DECODE, DECODE];
     check(&needs, 16, 64, &[(0, 1), (1, 16), (2, 1), (3, 1)]);
     check(&needs, 1000, 8, &[(0, 1), (1, 5), (2, 1), (3, 1)]);
     check(&needs, 1000, 4, &[(0, 1), (1, 1), (2, 1), (3, 1)]);
@@ -50,7 +52,7 @@ fn steps_stay_in_bounds_and_never_stall() {
     for code in 0..4usize.pow(4) {
         let needs: Vec<_> = (0..4)
             .map(|place| match code / 4usize.pow(place) % 4 {
-                0 => Decode,
+                0 => DECODE,
                 tokens => prompt(tokens * 3),
             })
             .collect();
@@ -63,10 +65,10 @@ fn steps_stay_in_bounds_and_never_stall() {
             let rows = |decode| -> usize {
                 let of = shares
                     .iter()
-                    .filter(|share| (needs[share.sequence] == Decode) == decode);
+                    .filter(|share| (needs[share.sequence] == DECODE) == decode);
                 of.map(|share| share.rows).sum()
             };
-            let decoding = needs.iter().filter(|need| **need == Decode).count();
+            let decoding = needs.iter().filter(|need| **need == DECODE).count();
             assert_eq!(rows(true), decoding, "{needs:?}");
             assert!(rows(false) <= chunk, "{needs:?}: {shares:?}");
             assert!(
@@ -76,4 +78,21 @@ fn steps_stay_in_bounds_and_never_stall() {
             assert!(shares.iter().all(|share| share.rows > 0) && !shares.is_empty());
         }
     }
+}
+
+#[test]
+fn drafts_take_their_rows_from_prompts_only_beyond_the_chunk() {
+    let limits = StepLimits {
+        max_batch_rows: 32,
+        prefill_chunk_tokens: 16,
+    };
+    assert_eq!(rows_for_drafts(&[DECODE, DECODE], limits), 30);
+    assert_eq!(rows_for_drafts(&[DECODE, prompt(100)], limits), 15);
+    assert_eq!(rows_for_drafts(&[DECODE, prompt(3)], limits), 28);
+    check(
+        &[Need::Decode { rows: 16 }, prompt(100), DECODE],
+        16,
+        32,
+        &[(0, 16), (1, 15), (2, 1)],
+    );
 }

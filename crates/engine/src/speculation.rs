@@ -1,0 +1,383 @@
+//! The draft's part of a step: feeding it, asking it, and what its proposals become.
+//!
+//! Nothing here changes a token. Whatever happens to the draft, the worst is that the next tokens come one by one.
+
+mod drafting;
+mod features;
+
+use std::time::{Duration, Instant};
+
+use models::Output;
+use speculative::{DraftTree, Mode, Planner, TreeOptions};
+
+use drafting::us;
+pub(crate) use drafting::{Drafting, Round, ms};
+
+use crate::config::{SpeculationConfig, SpeculationMode};
+use crate::counters::SpeculationCounters;
+use crate::drafter::{Ask, Drafted, DrafterError};
+use crate::lease::Offered;
+use crate::sequence::Sequence;
+
+/// Wait for the first proposals of a draft, whose pace is not known.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+/// Wait for proposals beyond four times their usual time: an interrupted process is not a hung one.
+const SLACK: Duration = Duration::from_millis(20);
+/// Rows of features that a proposal may wait for without its time being taken for the usual one.
+const USUAL_ROWS: usize = 64;
+
+/// Works for all sequences of an engine.
+#[derive(Debug)]
+pub(crate) struct Speculator {
+    config: SpeculationConfig,
+    planner: Planner,
+    draft: Option<Attached>,
+    /// What the last draft wanted to see; captured on, since it may come back.
+    capture_layers: Vec<usize>,
+    /// Values of a feature row.
+    row_len: usize,
+    hidden_size: usize,
+    vocab_size: usize,
+    next_id: u64,
+}
+
+/// A draft that is there.
+#[derive(Debug)]
+struct Attached {
+    offered: Offered,
+    /// It let a wait pass without an answer; not asked again before it gives one.
+    is_late: bool,
+    /// Sequences that it could not be told the end of yet.
+    to_forget: Vec<u64>,
+    /// When it was asked last, for how many proposals, and whether that measures its pace.
+    asked: Option<(Instant, usize, bool)>,
+}
+
+impl Speculator {
+    pub fn new(config: SpeculationConfig, hidden_size: usize, vocab_size: usize) -> Self {
+        let mode = match config.mode {
+            SpeculationMode::Auto => Mode::Adaptive,
+            SpeculationMode::Off | SpeculationMode::Chain | SpeculationMode::Tree => Mode::Fixed,
+        };
+        Self {
+            config,
+            planner: Planner::new(mode),
+            draft: None,
+            capture_layers: Vec::new(),
+            row_len: 0,
+            hidden_size,
+            vocab_size,
+            next_id: 0,
+        }
+    }
+
+    /// The state of a new sequence.
+    pub fn start(&mut self) -> Drafting {
+        self.next_id += 1;
+        Drafting::new(self.next_id, self.planner.new_text())
+    }
+
+    /// Layers whose output the draft wants to see.
+    pub fn capture_layers(&self) -> &[usize] {
+        &self.capture_layers
+    }
+
+    /// Takes a draft in, in place of the one that is there.
+    pub fn attach(
+        &mut self,
+        offered: Offered,
+        counters: &SpeculationCounters,
+        running: &mut [Sequence],
+    ) {
+        if self.config.mode == SpeculationMode::Off {
+            tracing::warn!("a draft was offered, but speculation is off");
+            return;
+        }
+        self.detach(running);
+        let shape = offered.drafter.shape();
+        self.capture_layers.clone_from(&shape.capture_layers);
+        self.row_len = shape.capture_layers.len() * self.hidden_size;
+        self.draft = Some(Attached {
+            offered,
+            is_late: false,
+            to_forget: Vec::new(),
+            asked: None,
+        });
+        counters.update(|stats| stats.draft_attached = true);
+        tracing::info!("a draft is attached");
+    }
+
+    /// Lets go of a draft whose lease was dropped.
+    pub fn check_lease(&mut self, counters: &SpeculationCounters, running: &mut [Sequence]) {
+        let is_returned = |draft: &Attached| draft.offered.is_returned();
+        if self.draft.as_ref().is_some_and(is_returned) {
+            tracing::info!("the draft was taken away");
+            self.lose(counters, running);
+        }
+    }
+
+    fn lose(&mut self, counters: &SpeculationCounters, running: &mut [Sequence]) {
+        self.detach(running);
+        counters.update(|stats| {
+            stats.draft_attached = false;
+            stats.drafts_lost += 1;
+        });
+    }
+
+    fn detach(&mut self, running: &mut [Sequence]) {
+        self.draft = None;
+        for sequence in running {
+            sequence.drafting.start_anew();
+        }
+    }
+
+    fn failed(
+        &mut self,
+        error: &DrafterError,
+        counters: &SpeculationCounters,
+        running: &mut [Sequence],
+    ) {
+        tracing::warn!(%error, "the draft is lost; decoding goes on without");
+        self.lose(counters, running);
+    }
+
+    /// Receives what was asked for, and gives the sequences the trees that the next step verifies, of at most
+    /// `free_rows` nodes together.
+    pub fn plan(
+        &mut self,
+        counters: &SpeculationCounters,
+        running: &mut [Sequence],
+        free_rows: usize,
+    ) {
+        if let Err(error) = self.receive(counters, running) {
+            self.failed(&error, counters, running);
+        }
+        self.grow_trees(counters, running, free_rows);
+    }
+
+    fn receive(
+        &mut self,
+        counters: &SpeculationCounters,
+        running: &mut [Sequence],
+    ) -> Result<(), DrafterError> {
+        let Some(draft) = &mut self.draft else {
+            return Ok(());
+        };
+        let (asked_at, proposals, is_usual) =
+            draft.asked.take().unwrap_or((Instant::now(), 0, false));
+        let patience = if proposals > 0 {
+            let usual_ms = self.planner.drafts_ms(proposals);
+            usual_ms.map_or(FIRST_PATIENCE, |ms| {
+                Duration::from_secs_f64(4.0 * ms / 1e3) + SLACK
+            })
+        } else {
+            Duration::ZERO
+        };
+        let deadline = asked_at + patience;
+        let mut outstanding = running
+            .iter()
+            .filter(|sequence| sequence.drafting.asked_at.is_some())
+            .count();
+        let (mut draft_time, mut answered) = (Duration::ZERO, Vec::new());
+        while outstanding > 0 || draft.is_late {
+            let left = if draft.is_late {
+                Duration::ZERO
+            } else {
+                deadline.saturating_duration_since(Instant::now())
+            };
+            let Some(answer) = draft.offered.drafter.receive(left)? else {
+                break;
+            };
+            draft.is_late = false;
+            draft_time = draft_time.max(answer.draft_time);
+            if let Some(place) = deliver(answer, running, self.vocab_size) {
+                answered.push(place);
+                outstanding -= 1;
+            }
+        }
+        let waited = asked_at.elapsed();
+        if outstanding == 0 && proposals > 0 && is_usual {
+            self.planner.note_drafts(proposals, ms(waited));
+        }
+        if outstanding > 0 && !draft.is_late {
+            draft.is_late = true;
+            tracing::debug!(outstanding, waited_ms = ms(waited), "proposals are late");
+            counters.update(|stats| stats.draft_timeouts += outstanding as u64);
+        }
+        if !answered.is_empty() {
+            let channel_time = waited.saturating_sub(draft_time);
+            for place in answered {
+                running[place].drafting.note_draft(draft_time, channel_time);
+            }
+            counters.update(|stats| {
+                stats.draft_us += us(draft_time);
+                stats.channel_us += us(channel_time);
+            });
+        }
+        Ok(())
+    }
+
+    fn grow_trees(
+        &mut self,
+        counters: &SpeculationCounters,
+        running: &mut [Sequence],
+        free_rows: usize,
+    ) {
+        let started = Instant::now();
+        let decoding = running.iter().filter(|s| s.is_decoding()).count();
+        let mut trees = Vec::new();
+        for (place, sequence) in running.iter_mut().enumerate() {
+            if let Some(proposal) = sequence.drafting.proposal.take() {
+                let tree = match self.config.mode {
+                    SpeculationMode::Chain => DraftTree::chain(&proposal),
+                    _ => DraftTree::grow(
+                        &proposal,
+                        TreeOptions {
+                            budget: self.config.budget,
+                            chain_seed: false,
+                        },
+                    ),
+                };
+                trees.push((place, sequence.drafting.text, tree));
+            }
+        }
+        if trees.is_empty() {
+            return;
+        }
+        let views: Vec<_> = trees.iter().map(|(_, text, tree)| (*text, tree)).collect();
+        let nodes = self.planner.nodes(&views, decoding - trees.len());
+        let share = free_rows / trees.len();
+        let is_too_much = nodes.iter().sum::<usize>() > free_rows;
+        let tree_time = started.elapsed();
+        for ((place, _, mut tree), nodes) in trees.into_iter().zip(nodes) {
+            tree.truncate(if is_too_much { nodes.min(share) } else { nodes });
+            let drafting = &mut running[place].drafting;
+            drafting.timings.tree_ms += ms(tree_time);
+            drafting.tree = (tree.num_nodes() > 0).then_some(tree);
+        }
+        counters.update(|stats| stats.tree_us += us(tree_time));
+    }
+
+    /// Keeps the features of a sequence's accepted rows, the first of which is of `position`.
+    pub fn keep_features(
+        &self,
+        sequence: &mut Sequence,
+        output: &Output,
+        position: usize,
+        rows: impl Iterator<Item = usize>,
+    ) {
+        if !self.capture_layers.is_empty() {
+            sequence.drafting.keep(output, position, rows, self.row_len);
+        }
+    }
+
+    /// A step of `rows` rows and nothing but decoding in it took this long.
+    pub fn note_step(&mut self, rows: usize, time: Duration) {
+        self.planner.note_step(rows, ms(time));
+    }
+
+    /// A sequence decoded without a draft.
+    pub fn note_plain(&self, sequence: &mut Sequence, time: Duration) {
+        if self.draft.is_some() {
+            self.planner
+                .note_plain(&mut sequence.drafting.text, ms(time));
+        }
+    }
+
+    /// A sequence's `tree` was verified.
+    pub fn note_round(&mut self, sequence: &mut Sequence, tree: &DraftTree, accepted: usize) {
+        self.planner
+            .note_round(&mut sequence.drafting.text, tree, accepted);
+    }
+
+    /// Asks the draft for the next round, after feeding it what it has not seen.
+    pub fn ask(&mut self, counters: &SpeculationCounters, running: &mut [Sequence]) {
+        if let Err(error) = self.try_ask(running) {
+            self.failed(&error, counters, running);
+        }
+    }
+
+    fn try_ask(&mut self, running: &mut [Sequence]) -> Result<(), DrafterError> {
+        let Some(draft) = &mut self.draft else {
+            return Ok(());
+        };
+        let drafter = &mut draft.offered.drafter;
+        while let Some(&id) = draft.to_forget.last() {
+            if !drafter.forget(id)? {
+                break;
+            }
+            draft.to_forget.pop();
+        }
+        if draft.is_late {
+            return Ok(());
+        }
+        let decoding = running.iter().filter(|s| s.is_decoding()).count();
+        let mut eligible: Vec<&mut Sequence> =
+            running.iter_mut().filter(|s| s.can_be_drafted()).collect();
+        if eligible.is_empty() {
+            return Ok(());
+        }
+        let texts: Vec<_> = eligible.iter().map(|s| s.drafting.text).collect();
+        let wanted = self.planner.wanted(&texts, decoding - eligible.len());
+        let (mut proposals, mut is_usual) = (0, true);
+        let asked_at = Instant::now();
+        for (sequence, _) in eligible
+            .iter_mut()
+            .zip(wanted)
+            .filter(|(_, wanted)| *wanted)
+        {
+            let (position, anchor) = sequence.anchor();
+            let room = sequence.room();
+            let drafting = &mut sequence.drafting;
+            let Some(tail) = drafting.tail.as_ref().filter(|tail| tail.end() == position) else {
+                continue;
+            };
+            let (first, rows) = tail.since(drafting.fed_to);
+            is_usual &= position - first <= USUAL_ROWS;
+            drafting.fed_to = first + drafter.feed(drafting.id, first, rows)?;
+            let shape = drafter.shape();
+            let ask = Ask {
+                anchor,
+                position,
+                depth: shape.depth.min(room - 1),
+                top_k: match self.config.mode {
+                    SpeculationMode::Chain => 1,
+                    _ => self.config.budget.min(shape.max_top_k),
+                },
+            };
+            if drafting.fed_to == position && drafter.ask(drafting.id, ask)? {
+                drafting.asked_at = Some(position);
+                proposals += 1;
+            }
+        }
+        draft.asked = (proposals > 0).then_some((asked_at, proposals, is_usual));
+        Ok(())
+    }
+
+    /// A sequence has ended.
+    pub fn forget(&mut self, sequence: &Sequence) {
+        if let Some(draft) = &mut self.draft
+            && sequence.drafting.fed_to > 0
+        {
+            draft.to_forget.push(sequence.drafting.id);
+        }
+    }
+}
+
+/// Gives an answer to its sequence; which that is. `None` where the sequence is gone.
+fn deliver(answer: Drafted, running: &mut [Sequence], vocab_size: usize) -> Option<usize> {
+    let place = running
+        .iter()
+        .position(|sequence| sequence.drafting.id == answer.sequence)?;
+    let sequence = &mut running[place];
+    let asked_at = sequence.drafting.asked_at.take()?;
+    let proposal = answer.proposal;
+    let is_whole = proposal.ids.len() == proposal.log_probs.len()
+        && proposal.ids.iter().all(|&id| (id as usize) < vocab_size);
+    // A late answer is about a token that others have followed since.
+    let is_current = asked_at == answer.position && asked_at == sequence.anchor().0;
+    if is_whole && is_current && proposal.depth() > 0 {
+        sequence.drafting.proposal = Some(proposal);
+    }
+    Some(place)
+}

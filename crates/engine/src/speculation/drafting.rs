@@ -1,0 +1,120 @@
+//! What is known of a sequence's draft.
+
+use std::time::Duration;
+
+use generation::{SpeculationStats, SpeculationTimings};
+use models::Output;
+use speculative::{Acceptance, DraftTree, Proposal};
+
+use super::features::FeatureTail;
+
+/// The draft's side of one sequence.
+#[derive(Debug)]
+pub(crate) struct Drafting {
+    /// Names the sequence to the draft; never used again.
+    pub id: u64,
+    pub text: Acceptance,
+    /// `None` until something is captured.
+    pub tail: Option<FeatureTail>,
+    /// Position up to which the draft has features.
+    pub fed_to: usize,
+    /// Position of the anchor that the draft was asked with, until it answers.
+    pub asked_at: Option<usize>,
+    /// What the draft says follows the newest token.
+    pub proposal: Option<Proposal>,
+    /// What the next step verifies.
+    pub tree: Option<DraftTree>,
+    pub timings: SpeculationTimings,
+}
+
+impl Drafting {
+    pub fn new(id: u64, text: Acceptance) -> Self {
+        Self {
+            id,
+            text,
+            tail: None,
+            fed_to: 0,
+            asked_at: None,
+            proposal: None,
+            tree: None,
+            timings: SpeculationTimings::default(),
+        }
+    }
+
+    /// Rows that its next step computes for the draft.
+    pub fn nodes(&self) -> usize {
+        self.tree.as_ref().map_or(0, DraftTree::num_nodes)
+    }
+
+    /// Keeps the features of accepted rows, the first of which is of `position`.
+    pub fn keep(
+        &mut self,
+        output: &Output,
+        position: usize,
+        rows: impl Iterator<Item = usize>,
+        row_len: usize,
+    ) {
+        let continues = |tail: &FeatureTail| tail.row_len() == row_len && tail.end() == position;
+        if !self.tail.as_ref().is_some_and(continues) {
+            self.tail = Some(FeatureTail::new(row_len, position));
+        }
+        if let Some(tail) = &mut self.tail {
+            rows.for_each(|row| tail.push(output, row));
+        }
+    }
+
+    /// The draft has been replaced or lost: what it was told and asked is void.
+    pub fn start_anew(&mut self) {
+        self.fed_to = 0;
+        self.asked_at = None;
+        self.proposal = None;
+    }
+
+    /// Adds the draft's part of a round to the timings.
+    pub fn note_draft(&mut self, draft: Duration, channel: Duration) {
+        self.timings.draft_ms += ms(draft);
+        self.timings.channel_ms += ms(channel);
+    }
+}
+
+/// What a verified draft came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub draft_tokens: usize,
+    pub accepted: usize,
+    pub verify_time: Duration,
+    pub commit_time: Duration,
+}
+
+impl Round {
+    pub fn add_to(&self, timings: &mut SpeculationTimings) {
+        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+        timings.rounds += 1;
+        timings.draft_tokens += count(self.draft_tokens);
+        timings.accepted_tokens += count(self.accepted);
+        timings.verify_ms += ms(self.verify_time);
+        timings.commit_ms += ms(self.commit_time);
+    }
+
+    pub fn count(&self, stats: &mut SpeculationStats) {
+        stats.rounds += 1;
+        stats.draft_tokens += self.draft_tokens as u64;
+        stats.accepted_tokens += self.accepted as u64;
+        if stats.rounds_by_accepted.len() <= self.accepted {
+            stats.rounds_by_accepted.resize(self.accepted + 1, 0);
+        }
+        stats.rounds_by_accepted[self.accepted] += 1;
+        stats.verify_us += us(self.verify_time);
+        stats.commit_us += us(self.commit_time);
+    }
+}
+
+/// Milliseconds, as the timings hold them.
+pub(crate) fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Microseconds, as the counters hold them.
+pub(crate) fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

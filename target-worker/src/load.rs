@@ -8,7 +8,7 @@ use engine::{Engine, EngineConfig};
 use generation::ModelDescription;
 use gguf::GgufFile;
 use kernels::{CpuDevice, Device};
-use models::{LoadOptions, LoadProgress};
+use models::LoadProgress;
 
 use crate::config::{Config, context_length};
 
@@ -20,17 +20,21 @@ pub(crate) fn start_engine(
 ) -> Result<Engine> {
     let device = Arc::new(CpuDevice::new(config.threads)?);
     let context_length = context_length(file, config.ctx_size);
-    let options = LoadOptions {
-        max_tokens: context_length.saturating_mul(config.parallel),
+    let sizes = EngineConfig {
         max_sequences: config.parallel,
-        max_batch_rows: config.prefill_chunk.saturating_add(config.parallel),
-        kv_type: config
-            .cache_type
-            .as_deref()
-            .map(str::parse)
-            .transpose()
-            .context("cache-type")?,
+        queue_len: config.queue_len,
+        context_length,
+        prefill_chunk_tokens: config.prefill_chunk,
+        speculation: engine::SpeculationConfig::OFF,
+        verify_lossless: false,
     };
+    let kv_type = config
+        .cache_type
+        .as_deref()
+        .map(str::parse)
+        .transpose()
+        .context("cache-type")?;
+    let options = sizes.load_options(kv_type);
     let model = models::load(file, device.clone(), options, progress).with_context(|| {
         format!(
             "loading {} with ctx-size {context_length} and parallel {}",
@@ -45,14 +49,6 @@ pub(crate) fn start_engine(
         vocab_size: u32::try_from(model.config().vocab_size).context("vocabulary")?,
         max_sequences: u32::try_from(config.parallel).context("parallel")?,
         device: device.name(),
-    };
-    let sizes = EngineConfig {
-        max_sequences: config.parallel,
-        queue_len: config.queue_len,
-        context_length,
-        prefill_chunk_tokens: config.prefill_chunk,
-        speculation: engine::SpeculationConfig::OFF,
-        verify_lossless: false,
     };
     Engine::start(model, description, sizes).context("starting the engine")
 }

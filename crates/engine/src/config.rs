@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use generation::ModelDescription;
-use models::Model;
+use models::{KvType, LoadOptions, Model, PAGE_TOKENS};
 
 use crate::error::ConfigError;
 
@@ -102,6 +102,26 @@ impl SpeculationMode {
 }
 
 impl EngineConfig {
+    /// What a model must be loaded for to run with these sizes.
+    #[must_use]
+    pub fn load_options(&self, kv_type: Option<KvType>) -> LoadOptions {
+        let draft_rows = self.speculation.max_rows();
+        let each = if self.verify_lossless { 2 } else { 1 };
+        let tokens = self.context_length.saturating_mul(each) + draft_rows;
+        // Each sequence has whole pages of its own.
+        let pages = tokens.div_ceil(PAGE_TOKENS) + each - 1;
+        LoadOptions {
+            max_tokens: self
+                .max_sequences
+                .saturating_mul(pages)
+                .saturating_mul(PAGE_TOKENS),
+            max_sequences: self.max_sequences.saturating_mul(each),
+            max_batch_rows: (self.max_sequences.saturating_mul(1 + draft_rows))
+                .saturating_add(self.prefill_chunk_tokens),
+            kv_type,
+        }
+    }
+
     /// Says whether `model` can run with these sizes, and whether `description` tells the same.
     pub(crate) fn check(
         &self,

@@ -21,7 +21,7 @@ mod weights;
 pub use batch::{Batch, BatchSegment, LogitsRow, LogitsWanted, Output};
 pub use error::ModelError;
 pub use hparams::{Architecture, LayerKind, ModelConfig};
-pub use kernels::KvType;
+pub use kernels::{KvType, PAGE_TOKENS};
 pub use kv_cache::{SequenceId, Snapshot};
 pub use memory::{MemoryNeed, memory_need};
 pub use model::{LoadOptions, Model, load, load_path};

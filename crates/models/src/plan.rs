@@ -45,7 +45,10 @@ impl Plan {
         for (number, segment) in batch.segments.iter().enumerate() {
             parents.push(checked_parents(number, segment)?);
             let nodes = segment.tokens.len();
-            let wanted = cache.len(segment.sequence)?.saturating_add(nodes);
+            // A tree is wider than it is long: its nodes take more rows of the cache than positions.
+            let wanted = cache
+                .len(segment.sequence)?
+                .saturating_add(height(&parents[number]));
             if wanted > config.context_length {
                 return Err(ModelError::ContextOverflow {
                     segment: number,
@@ -175,6 +178,16 @@ fn check_batch(batch: &Batch, config: &ModelConfig, max_rows: usize) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Nodes on the longest path.
+fn height(parents: &[i32]) -> usize {
+    let mut heights = Vec::with_capacity(parents.len());
+    for &parent in parents {
+        let above = usize::try_from(parent).map_or(0, |parent| heights[parent]);
+        heights.push(above + 1);
+    }
+    heights.into_iter().max().unwrap_or(0)
 }
 
 fn checked_parents(number: usize, segment: &BatchSegment) -> Result<Vec<i32>, ModelError> {

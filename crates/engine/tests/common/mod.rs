@@ -45,13 +45,7 @@ pub const FIBONACCI_ANSWER: [u32; 50] = [
 pub const IM_END: u32 = 8188;
 
 pub fn load(config: EngineConfig, gate: &Arc<Gate>) -> Model {
-    let options = LoadOptions {
-        max_tokens: config.max_sequences * config.context_length,
-        max_sequences: config.max_sequences,
-        max_batch_rows: config.max_sequences + config.prefill_chunk_tokens,
-        kv_type: None,
-    };
-    load_with(options, gate)
+    load_with(config.load_options(None), gate)
 }
 
 pub fn load_with(options: LoadOptions, gate: &Arc<Gate>) -> Model {

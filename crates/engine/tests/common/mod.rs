@@ -16,6 +16,7 @@ use models::{LoadOptions, Model, load_path};
 use sampling::SamplingParams;
 
 pub mod gated;
+pub mod scripted;
 
 use gated::{Gate, GatedDevice};
 

@@ -1,0 +1,300 @@
+//! Whatever a draft says or does, the tokens are those of plain decoding.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::gated::Gate;
+use common::scripted::{Behaviour, Scripted, Seen};
+use common::{Answer, CONFIG, FIBONACCI, Stand, collect, load, prompt, request, start, within};
+use engine::{EngineConfig, SpeculationConfig, SpeculationMode};
+use generation::{GenerateRequest, SpeculationStats};
+use models::{Batch, BatchSegment, LogitsWanted};
+use sampling::SamplingParams;
+
+const MODES: [(SpeculationMode, usize); 6] = [
+    (SpeculationMode::Chain, 22),
+    (SpeculationMode::Tree, 4),
+    (SpeculationMode::Tree, 16),
+    (SpeculationMode::Tree, 22),
+    (SpeculationMode::Tree, 64),
+    (SpeculationMode::Auto, 64),
+];
+
+fn config(mode: SpeculationMode, budget: usize) -> EngineConfig {
+    EngineConfig {
+        speculation: SpeculationConfig { mode, budget },
+        ..CONFIG
+    }
+}
+
+/// Greedy, and every way to sample, with and without what ends an answer early.
+fn requests() -> Vec<GenerateRequest> {
+    let greedy = request(&FIBONACCI, 36);
+    let sampled = GenerateRequest {
+        sampling: SamplingParams {
+            temperature: 0.8,
+            top_p: 0.95,
+            top_k: 40,
+            min_p: 0.05,
+            repetition_penalty: 1.1,
+            presence_penalty: 0.2,
+            frequency_penalty: 0.1,
+            repetition_window: 16,
+            logit_bias: vec![(220, 2.0), (198, -1.0)],
+            seed: 11,
+        },
+        logprobs: true,
+        top_logprobs: 2,
+        ..request(&prompt(30, 1), 24)
+    };
+    let hot = GenerateRequest {
+        sampling: SamplingParams {
+            temperature: 1.3,
+            seed: 5,
+            ..SamplingParams::default()
+        },
+        ..request(&prompt(70, 2), 20)
+    };
+    let stops = GenerateRequest {
+        stop_ids: vec![365, 8188],
+        min_tokens: 3,
+        ..request(&FIBONACCI, 60)
+    };
+    vec![greedy, sampled, hot, stops]
+}
+
+async fn all(stand: &Stand, requests: &[GenerateRequest]) -> Vec<Answer> {
+    stand.gate.pass(0);
+    let streams: Vec<_> = requests
+        .iter()
+        .map(|request| stand.handle.generate(request.clone()).unwrap())
+        .collect();
+    stand.gate.open();
+    let mut answers = Vec::new();
+    for stream in streams {
+        answers.push(collect(stream).await);
+    }
+    answers
+}
+
+/// Prompt and answer of each request, as plain decoding has them.
+async fn plain(requests: &[GenerateRequest]) -> (Vec<Answer>, Vec<Vec<u32>>) {
+    let answers = all(&start(CONFIG), requests).await;
+    let texts = requests
+        .iter()
+        .zip(&answers)
+        .map(|(request, answer)| [request.prompt.clone(), answer.ids()].concat())
+        .collect();
+    (answers, texts)
+}
+
+struct Run {
+    answers: Vec<Answer>,
+    stats: SpeculationStats,
+    seen: Arc<Mutex<Seen>>,
+}
+
+async fn run(
+    config: EngineConfig,
+    behaviour: Behaviour,
+    requests: &[GenerateRequest],
+    texts: &[Vec<u32>],
+) -> Run {
+    let stand = start(config);
+    let (draft, seen) = Scripted::new(behaviour, texts.to_vec());
+    let _lease = stand.handle.set_drafter(Box::new(draft));
+    let answers = all(&stand, requests).await;
+    Run {
+        answers,
+        stats: stand.handle.stats().speculation,
+        seen,
+    }
+}
+
+fn same(answers: &[Answer], expected: &[Answer], what: &str) {
+    for (answer, expected) in answers.iter().zip(expected) {
+        // Log-probabilities too, which come from the logits' bits.
+        assert_eq!(answer.tokens, expected.tokens, "{what}");
+        assert_eq!(answer.reason(), expected.reason(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_those_of_plain_decoding() {
+    let requests = requests();
+    let (expected, texts) = plain(&requests).await;
+    for (mode, budget) in MODES {
+        for right in [0, 6, 10] {
+            let what = format!("{mode:?} {budget}, {right} of 10 right");
+            let run = run(
+                config(mode, budget),
+                Behaviour::Answers { right },
+                &requests,
+                &texts,
+            )
+            .await;
+            same(&run.answers, &expected, &what);
+            assert!(run.stats.rounds > 0, "{what}");
+            if right == 10 && mode != SpeculationMode::Auto {
+                assert!(run.stats.accepted_tokens > 30, "{what}: {:?}", run.stats);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chain_that_is_right_saves_the_steps_that_it_can() {
+    let requests = [request(&FIBONACCI, 33)];
+    let (expected, texts) = plain(&requests).await;
+    let (draft, _) = Scripted::new(Behaviour::Answers { right: 10 }, texts);
+    let stand = start(config(SpeculationMode::Chain, 0));
+    let _lease = stand.handle.set_drafter(Box::new(draft));
+    let answers = all(&stand, &requests).await;
+    same(&answers, &expected, "chain");
+    let timings = answers[0].end.clone().unwrap().1.speculation;
+    // The prompt's step gives one token, each round sixteen.
+    assert_eq!(timings.rounds, 2, "{timings:?}");
+    assert_eq!((timings.draft_tokens, timings.accepted_tokens), (30, 30));
+    assert_eq!(stand.handle.stats().steps, 3);
+}
+
+#[tokio::test]
+async fn a_draft_that_fails_hangs_or_lags_changes_nothing() {
+    let requests = requests();
+    let (expected, texts) = plain(&requests).await;
+    for behaviour in [
+        Behaviour::Hangs,
+        Behaviour::IsLate,
+        Behaviour::IsBehind,
+        Behaviour::FailsAt(1),
+        Behaviour::FailsAt(9),
+        Behaviour::TalksNonsense,
+    ] {
+        let config = config(SpeculationMode::Tree, 8);
+        let run = run(config, behaviour, &requests, &texts).await;
+        same(&run.answers, &expected, &format!("{behaviour:?}"));
+        let stats = run.stats;
+        match behaviour {
+            Behaviour::Hangs => {
+                // Once a wait was in vain, nobody else waits.
+                let asked = run.seen.lock().unwrap().asked;
+                assert_eq!((stats.rounds, stats.draft_timeouts), (0, asked as u64));
+            }
+            Behaviour::FailsAt(_) => assert_eq!(stats.drafts_lost, 1),
+            Behaviour::TalksNonsense => assert_eq!(stats.rounds, 0),
+            _ => assert!(stats.rounds > 0, "{behaviour:?}: {stats:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_draft_that_comes_back_has_its_context_again() {
+    let requests = [request(&FIBONACCI, 50)];
+    let (expected, texts) = plain(&requests).await;
+    let stand = start(config(SpeculationMode::Tree, 8));
+    stand.gate.pass(0);
+    let (first, _) = Scripted::new(Behaviour::FailsAt(2), texts.clone());
+    let mut lease = stand.handle.set_drafter(Box::new(first));
+    let stream = stand.handle.generate(requests[0].clone()).unwrap();
+    stand.gate.pass(4);
+    within(lease.lost()).await;
+    let (second, seen) = Scripted::new(Behaviour::Answers { right: 10 }, texts);
+    let _lease = stand.handle.set_drafter(Box::new(second));
+    stand.gate.open();
+    same(&[collect(stream).await], &expected, "after a loss");
+    let seen = seen.lock().unwrap();
+    assert!(seen.asked > 0);
+    assert_eq!(seen.fed[&1].0, 0, "from the first position on");
+    assert!(stand.handle.stats().speculation.draft_attached);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_dropped_takes_the_draft_away() {
+    let stand = start(config(SpeculationMode::Tree, 8));
+    let (draft, seen) = Scripted::new(Behaviour::Answers { right: 0 }, Vec::new());
+    let lease = stand.handle.set_drafter(Box::new(draft));
+    stand
+        .until("attached", |stats| stats.speculation.draft_attached)
+        .await;
+    drop(lease);
+    stand
+        .until("detached", |stats| !stats.speculation.draft_attached)
+        .await;
+    // The idle thread let go of it, and of what it shares with the test.
+    assert_eq!(Arc::strong_count(&seen), 1);
+}
+
+#[tokio::test]
+async fn a_draft_sees_the_features_of_accepted_tokens_and_learns_of_the_end() {
+    let requests = requests();
+    let (_, texts) = plain(&requests).await;
+    let config = config(SpeculationMode::Tree, 16);
+    let run = run(config, Behaviour::Answers { right: 6 }, &requests, &texts).await;
+    let mut model = load(CONFIG, &Arc::new(Gate::default()));
+    let seen = run.seen.lock().unwrap();
+    assert_eq!(seen.fed.len(), requests.len());
+    for (sequence, (first, values)) in &seen.fed {
+        assert_eq!(*first, 0);
+        let text = &texts[*sequence as usize - 1];
+        let id = model.create_sequence().unwrap();
+        let mut expected = Vec::new();
+        for token in &text[..values.len() / (3 * 512)] {
+            let segment = BatchSegment {
+                sequence: id,
+                tokens: vec![*token],
+                parents: Vec::new(),
+                advance: true,
+                logits: LogitsWanted::None,
+            };
+            let output = model.forward(&Batch {
+                segments: vec![segment],
+                capture_layers: vec![1, 3, 5],
+            });
+            for (_, row) in output.unwrap().hidden {
+                expected.extend(row);
+            }
+        }
+        model.free_sequence(id).unwrap();
+        assert!(*values == expected, "features of sequence {sequence}");
+    }
+}
+
+#[tokio::test]
+async fn an_ended_sequence_is_forgotten_by_the_draft() {
+    let requests = [request(&FIBONACCI, 8), request(&FIBONACCI, 30)];
+    let (_, texts) = plain(&requests).await;
+    let config = config(SpeculationMode::Tree, 8);
+    let run = run(config, Behaviour::Answers { right: 3 }, &requests, &texts).await;
+    assert!(run.seen.lock().unwrap().forgotten.contains(&1));
+}
+
+#[tokio::test]
+async fn tokens_can_be_held_against_plain_decoding_as_they_come() {
+    let requests = requests();
+    let (expected, texts) = plain(&requests).await;
+    let config = EngineConfig {
+        verify_lossless: true,
+        ..config(SpeculationMode::Tree, 16)
+    };
+    let run = run(config, Behaviour::Answers { right: 6 }, &requests, &texts).await;
+    same(&run.answers, &expected, "checked");
+    let tokens: usize = expected.iter().map(|answer| answer.tokens.len()).sum();
+    assert_eq!(
+        (run.stats.checked_tokens, run.stats.mismatched_tokens),
+        (tokens as u64, 0)
+    );
+}
+
+#[tokio::test]
+async fn speculation_that_is_off_takes_no_draft() {
+    let stand = start(CONFIG);
+    let (draft, _) = Scripted::new(Behaviour::Answers { right: 10 }, Vec::new());
+    let mut lease = stand.handle.set_drafter(Box::new(draft));
+    tokio::time::timeout(Duration::from_secs(30), lease.lost())
+        .await
+        .expect("it is given back");
+}

@@ -65,19 +65,6 @@ pub struct LinkSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag(pub [u64; 4]);
 
-/// Ways between two processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Transport {
-    /// Header in shared memory, payload in device memory exported to the peer.
-    CudaIpc,
-    /// The same with HIP.
-    HipIpc,
-    /// POSIX shared memory.
-    Shm,
-    /// A framed stream.
-    Tcp,
-}
-
 /// How to reach an offered link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Descriptor {

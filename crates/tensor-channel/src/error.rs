@@ -1,5 +1,7 @@
 //! Why a channel does not carry on.
 
+use crate::transport::Transport;
+
 /// Why a channel does not carry on. Named by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
@@ -33,6 +35,24 @@ pub enum ChannelError {
         /// What fits.
         expected: String,
     },
+    /// A setting is not possible; nothing was made.
+    #[error("{field} is {got}, expected {expected}")]
+    Invalid {
+        /// Name of the setting.
+        field: &'static str,
+        /// What it says.
+        got: String,
+        /// What it may say.
+        expected: String,
+    },
+    /// This machine or build cannot do it; choose another transport.
+    #[error("the transport {transport} is not available: {why}")]
+    Unavailable {
+        /// Which one.
+        transport: Transport,
+        /// What is missing.
+        why: &'static str,
+    },
     /// The system refuses a segment, a socket or a mapping.
     #[error("{what}")]
     Io {
@@ -42,4 +62,16 @@ pub enum ChannelError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl ChannelError {
+    /// The peer dropped its end.
+    pub(crate) const CLOSED: Self = Self::PeerGone {
+        how: "it closed its end",
+    };
+
+    /// The peer did not attach.
+    pub(crate) const NOBODY: Self = Self::PeerGone {
+        how: "nobody attached in time",
+    };
 }

@@ -1,0 +1,114 @@
+//! Offering a link, and attaching to one.
+
+use std::time::Duration;
+
+use crate::channel::{Descriptor, Ends, LinkSpec};
+use crate::error::ChannelError;
+use crate::shm::{self, ShmOffer};
+use crate::transport::Transport;
+
+/// The transports that this machine and build have, the best one first.
+#[must_use]
+pub fn available() -> Vec<Transport> {
+    let mut transports = Vec::new();
+    if shm::is_available() {
+        transports.push(Transport::Shm);
+    }
+    transports.push(Transport::Tcp);
+    transports
+}
+
+/// The best transport that both sides have. The caller leaves out what cannot be, such as shared memory between hosts.
+#[must_use]
+pub fn choose(ours: &[Transport], theirs: &[Transport]) -> Option<Transport> {
+    ours.iter()
+        .filter(|ours| theirs.contains(ours))
+        .min()
+        .copied()
+}
+
+/// What a link is offered under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferOptions {
+    /// Name of the offering worker, part of the names of shared memory segments: letters, digits, dots, dashes and
+    /// underscores. [`remove_left_behind`](crate::remove_left_behind) finds them by it.
+    pub instance: String,
+    /// `HOST:PORT` to listen on for TCP. Port 0 lets the system choose one.
+    pub tcp_bind: String,
+    /// Host that the descriptor names for TCP, where it is not the one listened on.
+    pub tcp_host: Option<String>,
+}
+
+/// A link that waits for its peer. Dropping it takes the offer back.
+#[derive(Debug)]
+pub struct Offer(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Shm(ShmOffer),
+}
+
+impl Offer {
+    /// How the peer reaches it.
+    #[must_use]
+    pub const fn descriptor(&self) -> &Descriptor {
+        match &self.0 {
+            Kind::Shm(offer) => offer.descriptor(),
+        }
+    }
+
+    /// Waits at most `patience` for the peer to attach.
+    ///
+    /// # Errors
+    /// [`ChannelError::PeerGone`]: nobody came.
+    pub fn accept(self, patience: Duration) -> Result<Ends, ChannelError> {
+        match self.0 {
+            Kind::Shm(offer) => offer.accept(patience),
+        }
+    }
+}
+
+/// Offers a link. Hand the [`Offer::descriptor`] to the peer, then [`Offer::accept`].
+///
+/// # Errors
+/// [`ChannelError::Unavailable`]: not with this transport; [`ChannelError::Invalid`]: an impossible size or name;
+/// [`ChannelError::Io`]: the system refuses the memory or the socket.
+pub fn offer(
+    transport: Transport,
+    link: LinkSpec,
+    options: &OfferOptions,
+) -> Result<Offer, ChannelError> {
+    match transport {
+        Transport::Shm => {
+            ShmOffer::new(link, &options.instance).map(|offer| Offer(Kind::Shm(offer)))
+        }
+        Transport::Tcp | Transport::CudaIpc | Transport::HipIpc => Err(ChannelError::Unavailable {
+            transport,
+            why: "this build has no device memory to share",
+        }),
+    }
+}
+
+/// Attaches to an offered link; waits at most `patience` for the other side. `link` is what this side expects, named as
+/// the offering side names it: this side sends into `inbound` and receives from `outbound`.
+///
+/// # Errors
+/// [`ChannelError::Damaged`]: the link is not what `link` says; [`ChannelError::Io`]: it is not there.
+pub fn attach(
+    descriptor: &Descriptor,
+    link: LinkSpec,
+    patience: Duration,
+) -> Result<Ends, ChannelError> {
+    let _ = patience;
+    match descriptor {
+        Descriptor::Shm {
+            inbound,
+            outbound,
+            generation,
+        } => shm::attach(inbound, outbound, *generation, link),
+        Descriptor::Tcp { .. } => Err(ChannelError::Unavailable {
+            transport: Transport::Tcp,
+            why: "not there yet",
+        }),
+    }
+}

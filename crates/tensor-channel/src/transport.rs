@@ -1,0 +1,27 @@
+//! The ways between two processes by name.
+
+use std::fmt::{self, Display, Formatter};
+
+/// Ways between two processes, the best one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Transport {
+    /// Header in shared memory, payload in device memory exported to the peer.
+    CudaIpc,
+    /// The same with HIP.
+    HipIpc,
+    /// POSIX shared memory.
+    Shm,
+    /// A framed stream.
+    Tcp,
+}
+
+impl Display for Transport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CudaIpc => "cuda-ipc",
+            Self::HipIpc => "hip-ipc",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        })
+    }
+}

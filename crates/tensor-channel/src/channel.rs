@@ -23,6 +23,14 @@ impl ElementType {
             Self::U8 => 1,
         }
     }
+
+    /// How it is written down for a peer.
+    pub(crate) const fn code(self) -> u32 {
+        match self {
+            Self::F32 => 1,
+            Self::U8 => 2,
+        }
+    }
 }
 
 /// Shape and size of a channel: slots of up to `slot_rows` rows of `row_len` elements.

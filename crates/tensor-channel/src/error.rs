@@ -75,3 +75,16 @@ impl ChannelError {
         how: "nobody attached in time",
     };
 }
+
+/// # Errors
+/// A field that a peer wrote is not what it has to be.
+pub(crate) fn same(field: &'static str, got: u64, expected: u64) -> Result<(), ChannelError> {
+    if got == expected {
+        return Ok(());
+    }
+    Err(ChannelError::Damaged {
+        field,
+        got,
+        expected: expected.to_string(),
+    })
+}

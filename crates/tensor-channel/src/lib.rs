@@ -12,6 +12,7 @@ mod random;
 mod ring;
 mod shm;
 mod sync;
+mod tcp;
 mod transport;
 
 pub use channel::{

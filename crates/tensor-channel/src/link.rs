@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use crate::channel::{Descriptor, Ends, LinkSpec};
+use crate::doorbell::Deadline;
 use crate::error::ChannelError;
 use crate::shm::{self, ShmOffer};
+use crate::tcp::{self, TcpOffer};
 use crate::transport::Transport;
 
 /// The transports that this machine and build have, the best one first.
@@ -46,6 +48,7 @@ pub struct Offer(Kind);
 #[derive(Debug)]
 enum Kind {
     Shm(ShmOffer),
+    Tcp(TcpOffer),
 }
 
 impl Offer {
@@ -54,6 +57,7 @@ impl Offer {
     pub const fn descriptor(&self) -> &Descriptor {
         match &self.0 {
             Kind::Shm(offer) => offer.descriptor(),
+            Kind::Tcp(offer) => offer.descriptor(),
         }
     }
 
@@ -62,8 +66,10 @@ impl Offer {
     /// # Errors
     /// [`ChannelError::PeerGone`]: nobody came.
     pub fn accept(self, patience: Duration) -> Result<Ends, ChannelError> {
+        let deadline = Deadline::after(patience);
         match self.0 {
-            Kind::Shm(offer) => offer.accept(patience),
+            Kind::Shm(offer) => offer.accept(deadline),
+            Kind::Tcp(offer) => offer.accept(deadline),
         }
     }
 }
@@ -78,37 +84,41 @@ pub fn offer(
     link: LinkSpec,
     options: &OfferOptions,
 ) -> Result<Offer, ChannelError> {
-    match transport {
-        Transport::Shm => {
-            ShmOffer::new(link, &options.instance).map(|offer| Offer(Kind::Shm(offer)))
+    let kind = match transport {
+        Transport::Shm => Kind::Shm(ShmOffer::new(link, &options.instance)?),
+        Transport::Tcp => {
+            let host = options.tcp_host.as_deref();
+            Kind::Tcp(TcpOffer::new(link, &options.tcp_bind, host)?)
         }
-        Transport::Tcp | Transport::CudaIpc | Transport::HipIpc => Err(ChannelError::Unavailable {
-            transport,
-            why: "this build has no device memory to share",
-        }),
-    }
+        Transport::CudaIpc | Transport::HipIpc => {
+            return Err(ChannelError::Unavailable {
+                transport,
+                why: "this build shares no device memory",
+            });
+        }
+    };
+    Ok(Offer(kind))
 }
 
 /// Attaches to an offered link; waits at most `patience` for the other side. `link` is what this side expects, named as
 /// the offering side names it: this side sends into `inbound` and receives from `outbound`.
 ///
 /// # Errors
-/// [`ChannelError::Damaged`]: the link is not what `link` says; [`ChannelError::Io`]: it is not there.
+/// [`ChannelError::Damaged`]: the link is not what `link` says; [`ChannelError::Io`]: it is not there;
+/// [`ChannelError::PeerGone`]: the other side hung up or did not answer in time.
 pub fn attach(
     descriptor: &Descriptor,
     link: LinkSpec,
     patience: Duration,
 ) -> Result<Ends, ChannelError> {
-    let _ = patience;
     match descriptor {
         Descriptor::Shm {
             inbound,
             outbound,
             generation,
         } => shm::attach(inbound, outbound, *generation, link),
-        Descriptor::Tcp { .. } => Err(ChannelError::Unavailable {
-            transport: Transport::Tcp,
-            why: "not there yet",
-        }),
+        Descriptor::Tcp { address, secret } => {
+            tcp::attach(address, secret, link, Deadline::after(patience))
+        }
     }
 }

@@ -14,7 +14,6 @@ mod sender;
 mod slot;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::channel::{ChannelSpec, Descriptor, ElementType, Ends, LinkSpec};
 use crate::doorbell::Deadline;
@@ -80,15 +79,13 @@ impl ShmOffer {
     ///
     /// # Errors
     /// Nobody came in time.
-    pub(crate) fn accept(self, patience: Duration) -> Result<Ends, ChannelError> {
+    pub(crate) fn accept(self, deadline: Deadline) -> Result<Ends, ChannelError> {
         let Self {
             inbound, outbound, ..
         } = self;
         let bell = &outbound.segment().header().ring.freed;
         let (writer, reader) = bell
-            .wait(Deadline::after(patience), || {
-                inbound.peer().zip(outbound.peer())
-            })
+            .wait(deadline, || inbound.peer().zip(outbound.peer()))
             .ok_or(ChannelError::NOBODY)?;
         inbound.watch(writer);
         outbound.watch(reader);

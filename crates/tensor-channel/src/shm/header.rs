@@ -1,7 +1,7 @@
 //! What stands at the front of a segment. Every field is an atomic: two processes touch it.
 
-use crate::channel::{ChannelSpec, ElementType};
-use crate::error::ChannelError;
+use crate::channel::ChannelSpec;
+use crate::error::{ChannelError, same};
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -118,27 +118,13 @@ impl Facts {
         Self {
             magic: MAGIC,
             version: VERSION,
-            element: match spec.element {
-                ElementType::F32 => 1,
-                ElementType::U8 => 2,
-            },
+            element: spec.element.code(),
             generation,
             row_len: spec.row_len as u64,
             slot_rows: spec.slot_rows as u64,
             slots: spec.slots as u64,
         }
     }
-}
-
-fn same(field: &'static str, got: u64, expected: u64) -> Result<(), ChannelError> {
-    if got == expected {
-        return Ok(());
-    }
-    Err(ChannelError::Damaged {
-        field,
-        got,
-        expected: expected.to_string(),
-    })
 }
 
 /// Who a side is, copied out of its [`Life`].

@@ -21,6 +21,7 @@ mod pack;
 mod pool;
 mod tier;
 mod tiles;
+mod top_k;
 
 pub(crate) use pack::PackedMatrix;
 pub use tier::Tier;

@@ -113,12 +113,33 @@ pub struct Segment<'a> {
     pub parents: &'a [i32],
     /// Committed tokens before this segment. Node `i` is written to slot `committed_len + i`.
     pub committed_len: usize,
+    /// Position of slot 0; not 0 where a context begins later, or its oldest pages were dropped.
+    pub first_position: usize,
     /// Pages of the sequence: token slot `s` lies in page `pages[s / PAGE_TOKENS]`.
     pub pages: &'a [u32],
     /// Index of the recurrent state of the sequence.
     pub state_index: usize,
     /// The nodes are a chain that is accepted already: recurrent states move along with it.
     pub advance: bool,
+}
+
+/// Which nodes of its own segment a node sees. Committed slots are seen by all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Visibility {
+    /// Itself and its ancestors; its position is the committed length and its depth.
+    #[default]
+    Ancestors,
+    /// Every node; node `i` stands at position `committed_len + i` and parents are not looked at.
+    All,
+}
+
+/// Sliding window of a layer, in positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// W: keys W or more positions away are not seen. `usize::MAX` for a causal layer without a window.
+    pub tokens: usize,
+    /// Keys at later positions are not seen either.
+    pub causal: bool,
 }
 
 /// How rotary pairs are laid out in a head.
@@ -221,8 +242,34 @@ pub struct AttentionArgs<'a> {
     pub cache: &'a mut KvLayer,
     /// The batch.
     pub segments: &'a [Segment<'a>],
+    /// What a node sees of its segment.
+    pub visibility: Visibility,
+    /// What it sees of all that; `None`: everything.
+    pub window: Option<Window>,
     /// \[N, H, D\].
     pub out: &'a mut Buffer,
+}
+
+/// Keys and values of rows that have no queries: norm and rotate k, store k and v. Row `first_row + i` of a segment goes
+/// to slot `committed_len + i`; parents count the rows and are not looked at.
+#[derive(Debug)]
+pub struct KvAppendArgs<'a> {
+    /// Key/value heads.
+    pub num_kv_heads: usize,
+    /// Head dim D.
+    pub head_dim: usize,
+    /// \[N, Hkv, D\].
+    pub k: &'a mut Buffer,
+    /// \[N, Hkv, D\].
+    pub v: &'a Buffer,
+    /// Norm of each key head, gamma \[D\], where the model has one.
+    pub k_norm: Option<Norm<'a>>,
+    /// Rotation.
+    pub rope: RopeArgs<'a>,
+    /// Cache of this layer.
+    pub cache: &'a mut KvLayer,
+    /// The rows.
+    pub segments: &'a [Segment<'a>],
 }
 
 /// Moves KV rows of an accepted path to the slots right after the committed ones.
@@ -240,6 +287,23 @@ pub struct KvCommitArgs<'a> {
     pub committed_len: usize,
     /// Accepted nodes in path order.
     pub path: &'a [usize],
+}
+
+/// The likeliest ids of rows of logits, the likeliest first, equal logits in order of id.
+#[derive(Debug)]
+pub struct TopKArgs<'a> {
+    /// N.
+    pub num_rows: usize,
+    /// V.
+    pub vocab_size: usize,
+    /// K, at most V.
+    pub k: usize,
+    /// \[N, V\].
+    pub logits: &'a Buffer,
+    /// \[N, K\].
+    pub ids: &'a mut [u32],
+    /// \[N, K\]: logit less the logarithm of the sum over the whole row of e^logit.
+    pub log_probs: &'a mut [f32],
 }
 
 /// Sizes of a gated DeltaNet layer.
@@ -389,6 +453,12 @@ pub trait Device: Send + Sync {
 
     /// See [`KvCommitArgs`].
     fn kv_commit(&self, args: KvCommitArgs<'_>);
+
+    /// See [`KvAppendArgs`].
+    fn kv_append(&self, args: KvAppendArgs<'_>);
+
+    /// See [`TopKArgs`].
+    fn top_k(&self, args: TopKArgs<'_>);
 
     /// See [`DeltaNetArgs`].
     fn delta_net(&self, args: DeltaNetArgs<'_>);

@@ -14,7 +14,8 @@ pub use crate::buffer::Buffer;
 pub use crate::cpu::{CpuDevice, Tier};
 pub use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device,
-    GatedLinearArgs, HeadNorm, KvCommitArgs, KvLayer, KvType, LinearArgs, Matrix, MatrixSource,
-    Norm, PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment,
+    GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvLayer, KvType, LinearArgs, Matrix,
+    MatrixSource, Norm, PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment, TopKArgs,
+    Visibility, Window,
 };
 pub use crate::error::DeviceError;

@@ -4,7 +4,7 @@
 use half::f16;
 use kernels::{
     AttentionArgs, CpuDevice, Device, KvLayer, KvType, PAGE_TOKENS, RopeArgs, RopeStyle, Segment,
-    Tier,
+    Tier, Visibility,
 };
 
 const HEADS: usize = 4;
@@ -62,10 +62,13 @@ fn attend(device: &CpuDevice, kv_type: KvType, len: usize) -> Vec<f32> {
                 first_row: 0,
                 parents,
                 committed_len,
+                first_position: 0,
                 pages: &pages,
                 state_index: 0,
                 advance: false,
             }],
+            visibility: Visibility::Ancestors,
+            window: None,
             out: &mut out,
         });
         let mut got = vec![0.0; out.len()];

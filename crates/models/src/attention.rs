@@ -2,7 +2,7 @@
 
 use kernels::{
     AttentionArgs, Buffer, Device, HeadNorm, KvLayer, LinearArgs, Matrix, Norm, Projection,
-    RopeArgs, RopeStyle, Segment,
+    RopeArgs, RopeStyle, Segment, Visibility,
 };
 
 use crate::decoder::Scratch;
@@ -122,6 +122,8 @@ impl Attention {
             },
             cache,
             segments,
+            visibility: Visibility::Ancestors,
+            window: None,
             out: &mut s.mixed,
         });
         device.linear(LinearArgs {

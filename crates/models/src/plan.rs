@@ -123,6 +123,7 @@ impl Plan {
                 first_row: segment.first_row,
                 parents: &segment.parents,
                 committed_len: segment.committed_len,
+                first_position: 0,
                 pages: &segment.pages,
                 state_index: segment.state_index,
                 advance: segment.advance,

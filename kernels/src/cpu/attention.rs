@@ -1,9 +1,10 @@
 //! Attention over paged keys and values, along the parents of each node.
 //!
-//! Positions are taken in blocks of [`PAGE_TOKENS`] aligned to position 0, ascending, with an online softmax. A node
-//! of a tree finds its ancestors' rows by slot, a plain chain finds them in place; the float operations are the same,
-//! so both give the same bits.
+//! Keys are taken in runs of [`PAGE_TOKENS`] aligned to slot 0, ascending, with an online softmax. A node of a tree finds
+//! its ancestors' rows by slot, a plain chain finds them in place; the float operations are the same, so both give the
+//! same bits. A window only leaves keys out; a draft block sees all rows of its segment, in place.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::f16;
@@ -11,55 +12,95 @@ use half::f16;
 use crate::buffer::KvValues;
 use crate::cpu::lanes::{LANES, Lanes, Op, f_exp, f_max_lane, f_sigmoid, f_sum};
 use crate::cpu::matmul::Shared;
-use crate::device::{HeadNorm, KvLayer, PAGE_TOKENS, RopeArgs, RopeStyle, Segment};
+use crate::device::{
+    HeadNorm, KvLayer, PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility, Window,
+};
 
-/// A row of the batch, ready to attend.
+/// A row of the batch, ready to attend. Indices count from slot 0 on along what the node sees: an index is a slot,
+/// except on a tree's path.
 #[derive(Debug)]
 pub(crate) struct Node<'a> {
     pub row: usize,
+    /// Position that queries and keys are rotated to.
     pub position: usize,
     pub pages: &'a [u32],
-    /// Slots of positions `committed_len..=position` where they differ from the positions.
+    /// Indices that it sees; never empty.
+    pub seen: Range<usize>,
+    /// Slots of the indices from the committed length on, where they differ from the indices.
     pub path: Option<(usize, Vec<u32>)>,
 }
 
 /// Where the nodes of the batch stand and which slots they see.
-pub(crate) fn nodes<'a>(segments: &'a [Segment<'a>]) -> Vec<Node<'a>> {
+pub(crate) fn nodes<'a>(
+    segments: &'a [Segment<'a>],
+    visibility: Visibility,
+    window: Option<Window>,
+) -> Vec<Node<'a>> {
     let mut out = Vec::new();
     for segment in segments {
-        let chain = segment
-            .parents
-            .iter()
-            .enumerate()
-            .all(|(i, &p)| p + 1 == i as i32);
-        let first = out.len();
-        for (i, &parent) in segment.parents.iter().enumerate() {
-            let depth = match usize::try_from(parent) {
-                Ok(parent) => {
-                    let up: &Node<'_> = &out[first + parent];
-                    up.position + 1 - segment.committed_len
-                }
-                Err(_) => 0,
-            };
-            let path = (!chain).then(|| {
-                let mut slots = vec![0; depth + 1];
-                let mut at = i as i32;
-                for slot in slots.iter_mut().rev() {
-                    *slot = (segment.committed_len + at as usize) as u32;
-                    at = segment.parents[at as usize];
-                }
-                (segment.committed_len, slots)
-            });
-            let position = segment.committed_len + depth;
-            out.push(Node {
-                row: segment.first_row + i,
-                position,
-                pages: segment.pages,
-                path,
-            });
+        match visibility {
+            Visibility::Ancestors => push_tree(&mut out, segment, window),
+            Visibility::All => push_block(&mut out, segment, window),
         }
     }
     out
+}
+
+/// Indices that the node at index `at` sees of the `end` that there are.
+fn seen(at: usize, end: usize, window: Option<Window>) -> Range<usize> {
+    match window {
+        None => 0..end,
+        Some(Window { tokens, causal }) => {
+            let last = if causal { 0 } else { tokens - 1 };
+            (at + 1).saturating_sub(tokens)..at.saturating_add(last).saturating_add(1).min(end)
+        }
+    }
+}
+
+/// Nodes of which each sees all others.
+fn push_block<'a>(out: &mut Vec<Node<'a>>, segment: &Segment<'a>, window: Option<Window>) {
+    let end = segment.committed_len + segment.parents.len();
+    for (i, at) in (segment.committed_len..end).enumerate() {
+        out.push(Node {
+            row: segment.first_row + i,
+            position: segment.first_position + at,
+            pages: segment.pages,
+            seen: seen(at, end, window),
+            path: None,
+        });
+    }
+}
+
+/// Nodes that see their ancestors.
+fn push_tree<'a>(out: &mut Vec<Node<'a>>, segment: &Segment<'a>, window: Option<Window>) {
+    let chain = segment
+        .parents
+        .iter()
+        .enumerate()
+        .all(|(i, &p)| p + 1 == i as i32);
+    let first = out.len();
+    for (i, &parent) in segment.parents.iter().enumerate() {
+        let at = match usize::try_from(parent) {
+            Ok(parent) => out[first + parent].seen.end,
+            Err(_) => segment.committed_len,
+        };
+        let path = (!chain).then(|| {
+            let mut slots = vec![0; at + 1 - segment.committed_len];
+            let mut node = i as i32;
+            for slot in slots.iter_mut().rev() {
+                *slot = (segment.committed_len + node as usize) as u32;
+                node = segment.parents[node as usize];
+            }
+            (segment.committed_len, slots)
+        });
+        out.push(Node {
+            row: segment.first_row + i,
+            position: segment.first_position + at,
+            pages: segment.pages,
+            seen: seen(at, at + 1, window),
+            path,
+        });
+    }
 }
 
 /// RMS norm of one head, in place, plain order.
@@ -89,7 +130,7 @@ pub(crate) fn prepare_heads(
     row: &mut [f32],
     stride: usize,
     head_dim: usize,
-    norm: Option<(&[f32], f32)>,
+    norm: Gamma<'_>,
     rope: RopeArgs<'_>,
     position: usize,
 ) {
@@ -107,7 +148,8 @@ pub(crate) fn prepare_heads(
     }
 }
 
-type Gamma<'a> = Option<(&'a [f32], f32)>;
+/// Gamma and epsilon of a norm of heads.
+pub(crate) type Gamma<'a> = Option<(&'a [f32], f32)>;
 
 /// Gammas of query and key norms as host slices.
 pub(crate) fn gammas<'a>(norm: Option<HeadNorm<'a>>) -> (Gamma<'a>, Gamma<'a>) {
@@ -180,7 +222,6 @@ trait KvValue: Copy {
     /// # Safety
     /// As [`Lanes`]: 16 values can be read.
     unsafe fn load<L: Lanes>(source: *const Self) -> L::F;
-    fn widen(self) -> f32;
 }
 
 impl KvValue for f32 {
@@ -188,20 +229,12 @@ impl KvValue for f32 {
     unsafe fn load<L: Lanes>(source: *const Self) -> L::F {
         L::f_load(source)
     }
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self
-    }
 }
 
 impl KvValue for f16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(source: *const Self) -> L::F {
         L::f_load_f16(source.cast())
-    }
-    #[inline(always)]
-    fn widen(self) -> f32 {
-        self.to_f32()
     }
 }
 
@@ -246,6 +279,34 @@ impl Op for Attend<'_> {
 }
 
 impl Attend<'_> {
+    /// Scaled products of `q` with all keys of the page that holds `slot`: each lane sums over D as a loop of fused
+    /// multiply-adds would.
+    #[inline(always)]
+    unsafe fn score_page<L: Lanes, E: KvValue>(
+        &self,
+        k: &[E],
+        node: &Node<'_>,
+        kv_head: usize,
+        q: &[f32],
+        slot: usize,
+        scores: &mut [f32; PAGE_TOKENS],
+    ) {
+        let dim = self.head_dim;
+        let scale = L::f_splat(1.0 / (dim as f32).sqrt());
+        let base = page_base(node.pages, slot, kv_head, self.num_kv_heads, dim);
+        let keys = k[base..][..dim * PAGE_TOKENS].as_ptr();
+        let mut sums = [L::f_splat(0.0); PAGE_TOKENS / LANES];
+        for (d, &q) in q.iter().enumerate().take(dim) {
+            let q = L::f_splat(q);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = L::f_fma(q, E::load::<L>(keys.add(d * PAGE_TOKENS + i * LANES)), *sum);
+            }
+        }
+        for (i, &sum) in sums.iter().enumerate() {
+            L::f_store(scores.as_mut_ptr().add(i * LANES), L::f_mul(sum, scale));
+        }
+    }
+
     #[inline(always)]
     unsafe fn head<L: Lanes, E: KvValue>(
         &self,
@@ -259,55 +320,42 @@ impl Attend<'_> {
         let q_stride = if self.gated { 2 * dim } else { dim };
         let q = &self.q[(node.row * self.num_heads + head) * q_stride..][..q_stride];
         let out = self.out.at((node.row * self.num_heads + head) * dim);
-        let scale = 1.0 / (dim as f32).sqrt();
         let vectors = dim / LANES;
         for d in 0..vectors {
             L::f_store(out.add(d * LANES), L::f_splat(0.0));
         }
         let (mut max, mut total) = (f32::NEG_INFINITY, 0.0_f32);
         let mut scores = [0.0_f32; PAGE_TOKENS];
-        for block in 0..=node.position / PAGE_TOKENS {
+        for block in node.seen.start / PAGE_TOKENS..node.seen.end.div_ceil(PAGE_TOKENS) {
             let first = block * PAGE_TOKENS;
-            let count = (node.position + 1 - first).min(PAGE_TOKENS);
-            let slot_of = |position: usize| match &node.path {
-                Some((committed, slots)) if position >= *committed => {
-                    slots[position - committed] as usize
+            let count = (node.seen.end - first).min(PAGE_TOKENS);
+            // Keys of this block that have left the window.
+            let skip = node.seen.start.saturating_sub(first);
+            let slot_of = |index: usize| match &node.path {
+                Some((committed, slots)) if index >= *committed => {
+                    slots[index - committed] as usize
                 }
-                _ => position,
+                _ => index,
             };
             let in_place = match &node.path {
                 Some((committed, _)) => first + count <= *committed,
                 None => true,
             };
             if in_place {
-                let keys =
-                    k[page_base(node.pages, first, kv_head, self.num_kv_heads, dim)..].as_ptr();
-                let mut sums = [L::f_splat(0.0); PAGE_TOKENS / LANES];
-                for (d, &q) in q.iter().enumerate().take(dim) {
-                    let q = L::f_splat(q);
-                    for (i, sum) in sums.iter_mut().enumerate() {
-                        *sum =
-                            L::f_fma(q, E::load::<L>(keys.add(d * PAGE_TOKENS + i * LANES)), *sum);
-                    }
-                }
-                for (i, &sum) in sums.iter().enumerate() {
-                    L::f_store(
-                        scores.as_mut_ptr().add(i * LANES),
-                        L::f_mul(sum, L::f_splat(scale)),
-                    );
-                }
+                self.score_page::<L, E>(k, node, kv_head, q, first, &mut scores);
             } else {
-                for (i, score) in scores.iter_mut().enumerate().take(count) {
+                // Slots ascend along a path, so each page is scored once.
+                let (mut page, mut page_scores) = (usize::MAX, [0.0_f32; PAGE_TOKENS]);
+                for i in skip..count {
                     let slot = slot_of(first + i);
-                    let keys = page_base(node.pages, slot, kv_head, self.num_kv_heads, dim)
-                        + slot % PAGE_TOKENS;
-                    let mut sum = 0.0_f32;
-                    for (d, &q) in q.iter().enumerate().take(dim) {
-                        sum = q.mul_add(k[keys + d * PAGE_TOKENS].widen(), sum);
+                    if slot / PAGE_TOKENS != page {
+                        page = slot / PAGE_TOKENS;
+                        self.score_page::<L, E>(k, node, kv_head, q, slot, &mut page_scores);
                     }
-                    *score = sum * scale;
+                    scores[i] = page_scores[slot % PAGE_TOKENS];
                 }
             }
+            scores[..skip].fill(f32::NEG_INFINITY);
             scores[count..].fill(f32::NEG_INFINITY);
             let s = [0, 1, 2, 3].map(|i| L::f_load(scores.as_ptr().add(i * LANES)));
             let top = f_max_lane::<L>(L::f_max(L::f_max(s[0], s[1]), L::f_max(s[2], s[3])));
@@ -326,14 +374,14 @@ impl Attend<'_> {
             let sum = f_sum::<L>(L::f_add(L::f_add(p[0], p[1]), L::f_add(p[2], p[3])));
             total = total.mul_add(shrink, sum);
             let mut rows = [std::ptr::null::<E>(); PAGE_TOKENS];
-            for (i, row) in rows.iter_mut().enumerate().take(count) {
+            for (i, row) in rows.iter_mut().enumerate().take(count).skip(skip) {
                 let slot = slot_of(first + i);
                 let base = page_base(node.pages, slot, kv_head, self.num_kv_heads, dim);
                 *row = v[base + slot % PAGE_TOKENS * dim..].as_ptr();
             }
             for d in 0..vectors {
                 let mut acc = L::f_mul(L::f_load(out.add(d * LANES)), L::f_splat(shrink));
-                for i in 0..count {
+                for i in skip..count {
                     acc = L::f_fma(
                         L::f_splat(scores[i]),
                         E::load::<L>(rows[i].add(d * LANES)),

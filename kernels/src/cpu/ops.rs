@@ -1,7 +1,7 @@
 //! [`Device`] for the CPU: shape checks, scratch and the split over threads.
 
-use std::sync::PoisonError;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, PoisonError};
 
 use tensor::DType;
 
@@ -12,9 +12,10 @@ use crate::cpu::bandwidth;
 use crate::cpu::delta_net::{self, Prepared, Recur, Weights};
 use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store};
 use crate::cpu::pack::PackedMatrix;
+use crate::cpu::top_k::TopKRow;
 use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvCommitArgs, KvType,
-    LinearArgs, Matrix, MatrixSource, Segment,
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
+    KvCommitArgs, KvLayer, KvType, LinearArgs, Matrix, MatrixSource, RopeArgs, Segment, TopKArgs,
 };
 use crate::error::DeviceError;
 
@@ -43,6 +44,28 @@ impl CpuDevice {
                 threads,
                 tiles: self.tier.tiles(),
             })
+        });
+    }
+
+    /// Norms and rotates the heads of rows of `len` values. `heads`: from one head to the next, and head dim; `at`: row
+    /// and position.
+    fn prepare_rows(
+        &self,
+        values: &mut Buffer,
+        len: usize,
+        (stride, head_dim): (usize, usize),
+        norm: attention::Gamma<'_>,
+        rope: RopeArgs<'_>,
+        at: &[(usize, usize)],
+    ) {
+        let rows = at.iter().map(|(row, _)| row + 1).max().unwrap_or(0);
+        check("attention", "rows", values.len(), rows * len);
+        let values = Shared::new(values.host_mut());
+        self.each(at.len(), |i| {
+            let (row, position) = at[i];
+            // SAFETY: each row is prepared by one thread only; the size was checked above.
+            let row = unsafe { std::slice::from_raw_parts_mut(values.at(row * len), len) };
+            attention::prepare_heads(row, stride, head_dim, norm, rope, position);
         });
     }
 
@@ -263,44 +286,21 @@ impl Device for CpuDevice {
             dim.is_multiple_of(16) && heads.is_multiple_of(kv_heads),
             "attention: head sizes"
         );
-        let nodes = attention::nodes(args.segments);
+        assert!(
+            args.window.is_none_or(|window| window.tokens > 0),
+            "attention: a window holds at least the row itself"
+        );
+        let nodes = attention::nodes(args.segments, args.visibility, args.window);
         let rows = nodes.iter().map(|n| n.row + 1).max().unwrap_or(0);
         let q_stride = if args.gated { 2 * dim } else { dim };
         check("attention", "q", args.q.len(), rows * heads * q_stride);
         check("attention", "out", args.out.len(), rows * heads * dim);
         let (q_norm, k_norm) = attention::gammas(args.head_norm);
-        let (q, k) = (
-            Shared::new(args.q.host_mut()),
-            Shared::new(args.k.host_mut()),
-        );
-        self.each(nodes.len(), |i| {
-            let node = &nodes[i];
-            let (q_len, k_len) = (heads * q_stride, kv_heads * dim);
-            // SAFETY: each row is prepared by one thread only; sizes were checked above.
-            let (q, k) = unsafe {
-                (
-                    std::slice::from_raw_parts_mut(q.at(node.row * q_len), q_len),
-                    std::slice::from_raw_parts_mut(k.at(node.row * k_len), k_len),
-                )
-            };
-            attention::prepare_heads(q, q_stride, dim, q_norm, args.rope, node.position);
-            attention::prepare_heads(k, dim, dim, k_norm, args.rope, node.position);
-        });
-        let width = kv_heads * dim;
-        for segment in args.segments {
-            for node in 0..segment.parents.len() {
-                let at = (segment.first_row + node) * width;
-                let slot = segment.committed_len + node;
-                attention::store_row(
-                    args.cache,
-                    segment.pages,
-                    slot,
-                    dim,
-                    &args.k.host()[at..][..width],
-                    &args.v.host()[at..][..width],
-                );
-            }
-        }
+        let at: Vec<_> = nodes.iter().map(|n| (n.row, n.position)).collect();
+        let (q_len, k_len) = (heads * q_stride, kv_heads * dim);
+        self.prepare_rows(args.q, q_len, (q_stride, dim), q_norm, args.rope, &at);
+        self.prepare_rows(args.k, k_len, (dim, dim), k_norm, args.rope, &at);
+        store_rows(args.cache, args.segments, (k_len, dim), args.k, args.v);
         let next = AtomicUsize::new(0);
         let out = Shared::new(args.out.host_mut());
         let (q, k, v) = (args.q.host(), args.cache.k.kv(), args.cache.v.kv());
@@ -317,6 +317,55 @@ impl Device for CpuDevice {
                 v,
                 out,
             });
+        });
+    }
+
+    fn kv_append(&self, args: KvAppendArgs<'_>) {
+        let (dim, width) = (args.head_dim, args.num_kv_heads * args.head_dim);
+        let at: Vec<_> = args
+            .segments
+            .iter()
+            .flat_map(|s| {
+                let first = s.first_position + s.committed_len;
+                (0..s.parents.len()).map(move |i| (s.first_row + i, first + i))
+            })
+            .collect();
+        let norm = args.k_norm.map(|norm| (norm.gamma.host(), norm.eps));
+        self.prepare_rows(args.k, width, (dim, dim), norm, args.rope, &at);
+        store_rows(args.cache, args.segments, (width, dim), args.k, args.v);
+    }
+
+    fn top_k(&self, args: TopKArgs<'_>) {
+        let (rows, k) = (args.num_rows, args.k);
+        assert!(k <= args.vocab_size, "top_k: more ids than the vocabulary");
+        check("top_k", "logits", args.logits.len(), rows * args.vocab_size);
+        check("top_k", "ids", args.ids.len(), rows * k);
+        check("top_k", "log_probs", args.log_probs.len(), rows * k);
+        if rows == 0 || k == 0 {
+            return;
+        }
+        let answers = args
+            .ids
+            .chunks_exact_mut(k)
+            .zip(args.log_probs.chunks_exact_mut(k));
+        let rows = args
+            .logits
+            .host()
+            .chunks_exact(args.vocab_size)
+            .zip(answers);
+        let queue = Mutex::new(rows.take(args.num_rows));
+        self.pool.run(&|_| {
+            let take = || {
+                let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                queue.next()
+            };
+            while let Some((logits, (ids, log_probs))) = take() {
+                self.dispatch(TopKRow {
+                    logits,
+                    ids,
+                    log_probs,
+                });
+            }
         });
     }
 
@@ -419,6 +468,7 @@ impl Device for CpuDevice {
             first_row: 0,
             parents: &parents,
             committed_len: 0,
+            first_position: 0,
             pages: &[],
             state_index: args.state_index,
             advance: true,
@@ -455,6 +505,29 @@ impl Device for CpuDevice {
                 out: None,
             });
         });
+    }
+}
+
+/// Writes rows of keys and values to the slots after the committed ones. `shape`: values of a row, head dim.
+fn store_rows(
+    cache: &mut KvLayer,
+    segments: &[Segment<'_>],
+    (width, head_dim): (usize, usize),
+    k: &Buffer,
+    v: &Buffer,
+) {
+    for segment in segments {
+        for row in 0..segment.parents.len() {
+            let at = (segment.first_row + row) * width;
+            attention::store_row(
+                cache,
+                segment.pages,
+                segment.committed_len + row,
+                head_dim,
+                &k.host()[at..][..width],
+                &v.host()[at..][..width],
+            );
+        }
     }
 }
 

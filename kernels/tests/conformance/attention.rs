@@ -2,7 +2,7 @@
 
 use kernels::{
     AttentionArgs, CpuDevice, Device, HeadNorm, KvCommitArgs, KvLayer, PAGE_TOKENS, RopeArgs,
-    RopeStyle, Segment,
+    RopeStyle, Segment, Visibility,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -44,9 +44,9 @@ fn model(case: Case, noise: &mut Noise) -> AttentionModel {
 }
 
 /// q, k and v of a node.
-type Row = [Vec<f32>; 3];
+pub(crate) type Row = [Vec<f32>; 3];
 
-fn rows(model: &AttentionModel, count: usize, noise: &mut Noise) -> Vec<Row> {
+pub(crate) fn rows(model: &AttentionModel, count: usize, noise: &mut Noise) -> Vec<Row> {
     let q = model.num_heads * model.head_dim * if model.gated { 2 } else { 1 };
     let kv = model.num_kv_heads * model.head_dim;
     (0..count)
@@ -58,7 +58,7 @@ fn rows(model: &AttentionModel, count: usize, noise: &mut Noise) -> Vec<Row> {
         .collect()
 }
 
-fn chain(len: usize) -> Vec<i32> {
+pub(crate) fn chain(len: usize) -> Vec<i32> {
     (0..len as i32).map(|i| i - 1).collect()
 }
 
@@ -108,6 +108,7 @@ impl<'a> Layer<'a> {
                 first_row,
                 parents: part.parents,
                 committed_len: part.committed_len,
+                first_position: 0,
                 pages,
                 state_index: 0,
                 advance: false,
@@ -143,6 +144,8 @@ impl<'a> Layer<'a> {
             },
             cache: &mut self.cache,
             segments: &segments,
+            visibility: Visibility::Ancestors,
+            window: None,
             out: &mut out,
         });
         download(device, &out)

@@ -105,6 +105,7 @@ impl<'a> Layer<'a> {
                 first_row,
                 parents: part.parents,
                 committed_len: 0,
+                first_position: 0,
                 pages: &[],
                 state_index: part.sequence,
                 advance: part.advance,

@@ -6,6 +6,8 @@
 mod attention;
 mod data;
 mod delta_net;
+mod draft;
 mod linear;
 mod reference;
 mod rows;
+mod top_k;

@@ -1,6 +1,6 @@
 //! The operations as their definitions read, in f64 and plain loops.
 
-use kernels::{DeltaNetShape, RopeStyle};
+use kernels::{DeltaNetShape, RopeStyle, Window};
 
 fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|v| f64::from(*v)).collect()
@@ -58,9 +58,18 @@ pub(crate) struct AttentionModel {
 #[derive(Clone, Default)]
 pub(crate) struct Past {
     rows: Vec<(Vec<f64>, Vec<f64>)>,
+    first_position: usize,
 }
 
 impl Past {
+    /// No rows yet, the first of which will stand at a position other than 0.
+    pub(crate) fn starting_at(first_position: usize) -> Self {
+        Self {
+            rows: Vec::new(),
+            first_position,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -94,15 +103,15 @@ impl AttentionModel {
         (keys, wide(v))
     }
 
-    /// One row that sees `rows`, the last of which is its own.
-    fn attend(&self, q: &[f32], rows: &[&(Vec<f64>, Vec<f64>)]) -> Vec<f64> {
+    /// One row at `position` that sees `rows`.
+    fn attend(&self, q: &[f32], position: usize, rows: &[&(Vec<f64>, Vec<f64>)]) -> Vec<f64> {
         let dim = self.head_dim;
         let stride = if self.gated { 2 * dim } else { dim };
         let gamma = self.head_norm.as_ref().map(|(q, _, eps)| (q, *eps));
         let mut out = Vec::new();
         for (h, q) in q.chunks_exact(stride).enumerate() {
             let kv = h * self.num_kv_heads / self.num_heads * dim;
-            let query = self.head(&q[..dim], gamma, rows.len() - 1);
+            let query = self.head(&q[..dim], gamma, position);
             let scores: Vec<f64> = rows
                 .iter()
                 .map(|(k, _)| {
@@ -144,7 +153,33 @@ impl AttentionModel {
                     .iter()
                     .chain(path.iter().map(|&i| &fresh[i]))
                     .collect();
-                self.attend(&rows[node][0], &seen)
+                self.attend(&rows[node][0], seen.len() - 1, &seen)
+            })
+            .collect()
+    }
+
+    /// A draft block: its rows follow the past and see each other, all through a window.
+    pub(crate) fn block(
+        &self,
+        past: &Past,
+        window: Option<Window>,
+        rows: &[[Vec<f32>; 3]],
+    ) -> Vec<f64> {
+        let mut all = past.clone();
+        self.commit(&mut all, rows);
+        let sees = |from: usize, to: usize| match window {
+            None => true,
+            Some(Window { tokens, causal }) => from.abs_diff(to) < tokens && !(causal && to > from),
+        };
+        let places = past.len()..all.len();
+        places
+            .zip(rows)
+            .flat_map(|(at, [q, _, _])| {
+                let seen: Vec<_> = (0..all.len())
+                    .filter(|&to| sees(at, to))
+                    .map(|to| &all.rows[to])
+                    .collect();
+                self.attend(q, past.first_position + at, &seen)
             })
             .collect()
     }
@@ -156,7 +191,7 @@ impl AttentionModel {
         rows: impl IntoIterator<Item = &'a [Vec<f32>; 3]>,
     ) {
         for [_, k, v] in rows {
-            let row = self.remember(k, v, past.len());
+            let row = self.remember(k, v, past.first_position + past.len());
             past.rows.push(row);
         }
     }

@@ -22,6 +22,7 @@ mod writer;
 pub use error::GgufError;
 pub use file::{GgufFile, TensorView};
 pub use metadata::Metadata;
+pub use mmap::Mapping;
 pub use strings::Strings;
 pub use value::{Array, Value};
 pub use writer::GgufWriter;

@@ -11,13 +11,16 @@ use memmap2::{Advice, Mmap, UncheckedAdvice};
 /// A multiple of every page size in use (4, 16 and 64 KiB).
 const PAGE_GRANULE: usize = 64 << 10;
 
-/// A file mapped read-only.
+/// A file mapped read-only; other formats of weights are read through it too.
 #[derive(Debug)]
-pub(crate) struct Mapping(Mmap);
+pub struct Mapping(Mmap);
 
 impl Mapping {
     /// Maps the whole file. Model files must not be rewritten in place while they are served.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The system refuses; an empty file cannot be mapped.
+    pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         // SAFETY: the mapping is read-only and no reference handed out is mutable. That nobody
         // truncates or rewrites a model file in place while it is mapped is the operator's
@@ -26,7 +29,9 @@ impl Mapping {
         Ok(Self(map))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The file's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
@@ -37,7 +42,10 @@ impl Mapping {
 
     /// Drops the resident pages that `range` touches; they are read again on access. The system maps pages around
     /// the one asked for, hence the neighbours at both ends go too.
-    pub(crate) fn release(&self, range: Range<usize>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn release(&self, range: Range<usize>) -> io::Result<()> {
         let start = range.start / PAGE_GRANULE * PAGE_GRANULE;
         let end = range.end.next_multiple_of(PAGE_GRANULE).min(self.0.len());
         if start >= end {

@@ -104,6 +104,11 @@ impl Cache {
     /// [`CacheError::NoFreeSequence`].
     pub fn create(&mut self, device: &dyn Device) -> Result<SequenceId, CacheError> {
         let id = self.pool.create()?;
+        self.zero_states(device, id)?;
+        Ok(id)
+    }
+
+    fn zero_states(&mut self, device: &dyn Device, id: SequenceId) -> Result<(), CacheError> {
         let index = self.pool.state_index(id)?;
         for (layer, state) in self.layers.iter_mut().zip(&self.shape.layers) {
             if let (Layer::DeltaNet(buffers), LayerState::DeltaNet(sizes)) = (layer, state) {
@@ -111,7 +116,25 @@ impl Cache {
                 clear(device, &mut buffers.conv, index, sizes.conv_len());
             }
         }
-        Ok(id)
+        Ok(())
+    }
+
+    /// Makes a sequence as empty as a new one; its id stays.
+    ///
+    /// # Errors
+    /// [`CacheError::UnknownSequence`].
+    pub fn clear(&mut self, device: &dyn Device, id: SequenceId) -> Result<(), CacheError> {
+        self.pool.clear(id)?;
+        self.zero_states(device, id)
+    }
+
+    /// Forgets the keys and values of the oldest `pages` pages, which must be full. Slots count from the first page that
+    /// is left; what a recurrent state has seen it keeps.
+    ///
+    /// # Errors
+    /// [`CacheError::NotFilled`], [`CacheError::UnknownSequence`].
+    pub fn drop_oldest(&mut self, id: SequenceId, pages: usize) -> Result<(), CacheError> {
+        self.pool.drop_oldest(id, pages)
     }
 
     /// Gives a sequence's pages and slot back.

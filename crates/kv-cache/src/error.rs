@@ -37,6 +37,14 @@ pub enum CacheError {
         /// Tokens that its pages hold.
         reserved: usize,
     },
+    /// More pages were to be dropped than are full.
+    #[error("cannot drop {wanted} pages of a sequence, {held} are full")]
+    NotFilled {
+        /// Pages asked for.
+        wanted: usize,
+        /// Full pages that it has.
+        held: usize,
+    },
     /// A snapshot was taken from a model of another shape.
     #[error("snapshot does not fit: {what} is {got}, expected {expected}")]
     SnapshotShape {

@@ -133,6 +133,31 @@ impl Pool {
         Ok(())
     }
 
+    /// Gives the first `pages` pages back: what was slot `pages * PAGE_TOKENS` is slot 0 then.
+    pub(crate) fn drop_oldest(&mut self, id: SequenceId, pages: usize) -> Result<(), CacheError> {
+        let slot = self.slot_mut(id)?;
+        let held = slot.len / PAGE_TOKENS;
+        if pages > held {
+            return Err(CacheError::NotFilled {
+                wanted: pages,
+                held,
+            });
+        }
+        slot.len -= pages * PAGE_TOKENS;
+        let dropped: Vec<u32> = slot.pages.drain(..pages).collect();
+        self.free_pages.extend(dropped.into_iter().rev());
+        Ok(())
+    }
+
+    /// Gives all pages back; the sequence lives on, empty.
+    pub(crate) fn clear(&mut self, id: SequenceId) -> Result<(), CacheError> {
+        let slot = self.slot_mut(id)?;
+        slot.len = 0;
+        let pages = std::mem::take(&mut slot.pages);
+        self.free_pages.extend(pages.into_iter().rev());
+        Ok(())
+    }
+
     pub(crate) fn advance(&mut self, id: SequenceId, tokens: usize) -> Result<(), CacheError> {
         let slot = self.slot_mut(id)?;
         let wanted = slot.len.saturating_add(tokens);
@@ -178,7 +203,7 @@ mod tests {
             ids.sort();
             let used: usize = twin.values().map(|v| v.1).sum();
             let pick = (!ids.is_empty()).then(|| ids[rng.below(ids.len().max(1))]);
-            match (rng.below(8), pick) {
+            match (rng.below(10), pick) {
                 (0 | 1, _) => match pool.create() {
                     Ok(id) => {
                         assert!(twin.len() < SLOTS && !dead.contains(&id));
@@ -214,6 +239,18 @@ mod tests {
                     if fits {
                         twin.insert(id, (len + n, held));
                     }
+                }
+                (7, Some(id)) => {
+                    let n = rng.below(4);
+                    let (len, held) = twin[&id];
+                    assert_eq!(pool.drop_oldest(id, n).is_ok(), n <= len / PAGE_TOKENS);
+                    if n <= len / PAGE_TOKENS {
+                        twin.insert(id, (len - n * PAGE_TOKENS, held - n));
+                    }
+                }
+                (8, Some(id)) if rng.below(4) == 0 => {
+                    pool.clear(id).unwrap();
+                    twin.insert(id, (0, 0));
                 }
                 _ => {
                     if let Some(&id) = dead.last() {

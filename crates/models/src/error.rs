@@ -87,6 +87,78 @@ pub enum ModelError {
         /// The difference.
         missing: u64,
     },
+    /// The system refused to open or read a file.
+    #[error("{}: cannot read the file: {source}", path.display())]
+    Read {
+        /// File.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file of JSON is none.
+    #[error("{}: no JSON: {source}", path.display())]
+    Json {
+        /// File.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A file of tensors is damaged or of another format.
+    #[error("{}: no safetensors file: {source}", path.display())]
+    Safetensors {
+        /// File.
+        path: PathBuf,
+        /// Why.
+        source: safetensors::SafeTensorError,
+    },
+    /// A tensor is of a type that this service does not compute with.
+    #[error("{}: tensor \"{tensor}\": type {got} is not supported, expected F32, F16 or BF16", path.display())]
+    TensorType {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        tensor: String,
+        /// Type.
+        got: String,
+    },
+    /// A draft model has a part that the graph does not compute; without it, it would propose badly.
+    #[error("{}: \"{name}\" belongs to {what}, which is not supported", path.display())]
+    DraftExtra {
+        /// File.
+        path: PathBuf,
+        /// Tensor or key.
+        name: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// No draft model is where one was said to be.
+    #[error("{}: {what}", path.display())]
+    NoDraft {
+        /// File or folder.
+        path: PathBuf,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// Features that are no whole number of rows.
+    #[error("{got} values of features, expected a multiple of {row_len}")]
+    FeatureLen {
+        /// Captured layers times hidden size.
+        row_len: usize,
+        /// Values given.
+        got: usize,
+    },
+    /// A draft block of another depth than the model was made for, or without tokens.
+    #[error(
+        "draft of depth {depth} with {top_k} tokens a position, expected 1 to {limit} positions and at least 1 token"
+    )]
+    DraftDepth {
+        /// Positions asked for.
+        depth: usize,
+        /// Tokens a position asked for.
+        top_k: usize,
+        /// Positions that a draft block has.
+        limit: usize,
+    },
     /// A batch has no rows, or a segment has none.
     #[error("segment {segment} has no tokens")]
     EmptySegment {

@@ -61,6 +61,18 @@ impl MemoryNeed {
         self.available
             .map_or(0, |available| self.total().saturating_sub(available))
     }
+
+    /// Refuses what needs more than the system has to give; accepts where the system does not say.
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
+        match self.available {
+            Some(available) if self.missing() > 0 => Err(ModelError::DoesNotFit {
+                needed: self.total(),
+                available,
+                missing: self.missing(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Says what a model file would take, without loading it.
@@ -91,25 +103,17 @@ fn need(
     }
 }
 
-/// Refuses a model that needs more than the system has to give; accepts where the system does not say.
+/// Refuses a model that does not fit.
 pub(crate) fn check_fit(
     file: &GgufFile,
     config: &ModelConfig,
     cache: &CacheShape,
     options: &LoadOptions,
 ) -> Result<(), ModelError> {
-    let need = need(file, config, cache, options);
-    match need.available {
-        Some(available) if need.missing() > 0 => Err(ModelError::DoesNotFit {
-            needed: need.total(),
-            available,
-            missing: need.missing(),
-        }),
-        _ => Ok(()),
-    }
+    need(file, config, cache, options).check()
 }
 
-fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
         .lines()

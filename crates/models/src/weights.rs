@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
-use gguf::{GgufFile, TensorView};
+use gguf::{GgufError, TensorView};
 use kernels::{Buffer, Device, Matrix, MatrixSource};
 use tensor::decode_row;
 
 use crate::error::ModelError;
+use crate::tensor_file::TensorFile;
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(LoadProgress);
 
 /// Takes tensors out of a file, each once, and checks their shapes.
 pub(crate) struct WeightLoader<'a> {
-    file: &'a GgufFile,
+    file: &'a dyn TensorFile,
     device: &'a dyn Device,
     /// `None` in a rehearsal.
     progress: Option<Progress<'a>>,
@@ -31,32 +32,53 @@ pub(crate) struct WeightLoader<'a> {
 }
 
 impl<'a> WeightLoader<'a> {
-    pub(crate) fn new(file: &'a GgufFile, device: &'a dyn Device, progress: Progress<'a>) -> Self {
-        Self::with_progress(file, device, Some(progress))
+    pub(crate) fn new(
+        file: &'a dyn TensorFile,
+        device: &'a dyn Device,
+        progress: Progress<'a>,
+    ) -> Self {
+        let bytes_total = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
+        let state = LoadProgress {
+            bytes_done: 0,
+            bytes_total,
+        };
+        Self::going_on(file, device, progress, state)
+    }
+
+    /// As [`WeightLoader::new`], with progress that goes on from `state` over the files of a model.
+    pub(crate) fn going_on(
+        file: &'a dyn TensorFile,
+        device: &'a dyn Device,
+        progress: Progress<'a>,
+        state: LoadProgress,
+    ) -> Self {
+        Self {
+            file,
+            device,
+            progress: Some(progress),
+            taken: HashSet::new(),
+            state,
+        }
     }
 
     /// Checks everything that [`WeightLoader::new`] would, but loads matrices without rows: what a file has too much,
     /// too little or in another shape is known before the long part begins.
-    pub(crate) fn rehearsal(file: &'a GgufFile, device: &'a dyn Device) -> Self {
-        Self::with_progress(file, device, None)
-    }
-
-    fn with_progress(
-        file: &'a GgufFile,
-        device: &'a dyn Device,
-        progress: Option<Progress<'a>>,
-    ) -> Self {
-        let bytes_total = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
+    pub(crate) fn rehearsal(file: &'a dyn TensorFile, device: &'a dyn Device) -> Self {
         Self {
             file,
             device,
-            progress,
+            progress: None,
             taken: HashSet::new(),
             state: LoadProgress {
                 bytes_done: 0,
-                bytes_total,
+                bytes_total: 0,
             },
         }
+    }
+
+    /// How far loading has come.
+    pub(crate) fn state(&self) -> LoadProgress {
+        self.state
     }
 
     /// Whether the file has such a tensor.
@@ -138,7 +160,13 @@ impl<'a> WeightLoader<'a> {
     }
 
     fn view(&self, name: &str, dims: &[usize]) -> Result<TensorView<'a>, ModelError> {
-        let view = self.file.required_tensor(name)?;
+        let Some(view) = self.file.tensor(name) else {
+            return Err(GgufError::MissingTensor {
+                path: self.file.path().to_owned(),
+                tensor: name.to_owned(),
+            }
+            .into());
+        };
         let expected: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
         // A trailing axis of 1 says nothing.
         let trimmed = |dims: &[u64]| {

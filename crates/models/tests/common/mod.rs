@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, dead_code)]
 
+pub mod drafts;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

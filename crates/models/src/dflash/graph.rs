@@ -1,0 +1,409 @@
+//! The graph of a draft: projected features become keys and values of the context; a draft block of an anchor and masks
+//! goes through the layers and sees that context and itself.
+
+use kernels::{
+    AttentionArgs, Buffer, Device, DeviceError, GatedLinearArgs, HeadNorm, KvAppendArgs, KvLayer,
+    LinearArgs, Matrix, Norm, Projection, RopeArgs, RopeStyle, Segment, TopKArgs, Visibility,
+};
+use kv_cache::{Cache, LayerMut};
+
+use crate::dflash::config::{DraftAttention, DraftConfig};
+use crate::dflash::names::Part;
+use crate::error::ModelError;
+use crate::memory::HEAD_ROWS;
+use crate::weights::WeightLoader;
+
+/// Embedding and head, both the target's.
+#[derive(Debug)]
+pub(crate) struct TargetEnds {
+    embedding: Matrix,
+    /// `None`: the embedding is the head too.
+    head: Option<Matrix>,
+}
+
+impl TargetEnds {
+    /// Tensors that are taken from the target's file.
+    pub(crate) const NAMES: [&str; 2] = ["token_embd.weight", "output.weight"];
+
+    pub(crate) fn load(
+        weights: &mut WeightLoader<'_>,
+        config: &DraftConfig,
+    ) -> Result<Self, ModelError> {
+        let (v, e) = (config.vocab_size, config.hidden_size);
+        let [embedding, head] = Self::NAMES;
+        Ok(Self {
+            embedding: weights.matrix(embedding, v, e)?,
+            head: if weights.has(head) {
+                Some(weights.matrix(head, v, e)?)
+            } else {
+                None
+            },
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Layer {
+    input_norm: Buffer,
+    q: Matrix,
+    k: Matrix,
+    v: Matrix,
+    output: Matrix,
+    q_norm: Buffer,
+    k_norm: Buffer,
+    ffn_norm: Buffer,
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
+    attention: DraftAttention,
+}
+
+impl Layer {
+    fn load(
+        weights: &mut WeightLoader<'_>,
+        config: &DraftConfig,
+        layer: usize,
+    ) -> Result<Self, ModelError> {
+        let name = |part| config.dialect.layer(layer, part);
+        let (e, f, d) = (
+            config.hidden_size,
+            config.feed_forward_size,
+            config.head_dim,
+        );
+        let (q, kv) = (config.num_heads * d, config.num_kv_heads * d);
+        Ok(Self {
+            input_norm: weights.buffer(&name(Part::InputNorm), &[e])?,
+            q: weights.matrix(&name(Part::Q), q, e)?,
+            k: weights.matrix(&name(Part::K), kv, e)?,
+            v: weights.matrix(&name(Part::V), kv, e)?,
+            output: weights.matrix(&name(Part::Output), e, q)?,
+            q_norm: weights.buffer(&name(Part::QNorm), &[d])?,
+            k_norm: weights.buffer(&name(Part::KNorm), &[d])?,
+            ffn_norm: weights.buffer(&name(Part::FfnNorm), &[e])?,
+            gate: weights.matrix(&name(Part::Gate), f, e)?,
+            up: weights.matrix(&name(Part::Up), f, e)?,
+            down: weights.matrix(&name(Part::Down), e, f)?,
+            attention: config.attention[layer],
+        })
+    }
+}
+
+/// Activations of at most N rows, of context or of draft blocks.
+#[derive(Debug)]
+struct Scratch {
+    /// \[context rows, taps E\].
+    features: Buffer,
+    /// Projected features, or the residual stream \[N, E\].
+    h: Buffer,
+    /// \[N, H, D\].
+    q: Buffer,
+    /// \[N, Hkv, D\].
+    k: Buffer,
+    /// \[N, Hkv, D\].
+    v: Buffer,
+    /// \[N, H, D\].
+    mixed: Buffer,
+    /// \[N, F\].
+    ffn: Buffer,
+    /// \[HEAD_ROWS, E\].
+    head_rows: Buffer,
+    /// \[HEAD_ROWS, V\].
+    logits: Buffer,
+}
+
+/// Rows that a draft computes at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub context: usize,
+    pub blocks: usize,
+}
+
+impl Rows {
+    fn most(self) -> usize {
+        self.context.max(self.blocks)
+    }
+
+    /// f32 values of all activations; saturates.
+    pub(crate) fn scratch_len(self, config: &DraftConfig) -> u64 {
+        let (q, kv) = (config.num_heads, 2 * config.num_kv_heads);
+        let row = config.hidden_size + (2 * q + kv) * config.head_dim + config.feed_forward_size;
+        let head = HEAD_ROWS * (config.hidden_size + config.vocab_size);
+        (self.most() as u64)
+            .saturating_mul(row as u64)
+            .saturating_add((self.context as u64).saturating_mul(config.feature_len() as u64))
+            .saturating_add(head as u64)
+    }
+}
+
+impl Scratch {
+    fn new(device: &dyn Device, config: &DraftConfig, rows: Rows) -> Result<Self, DeviceError> {
+        let n = rows.most();
+        let (q, kv) = (
+            config.num_heads * config.head_dim,
+            config.num_kv_heads * config.head_dim,
+        );
+        Ok(Self {
+            features: device.zeros(rows.context * config.feature_len())?,
+            h: device.zeros(n * config.hidden_size)?,
+            q: device.zeros(n * q)?,
+            k: device.zeros(n * kv)?,
+            v: device.zeros(n * kv)?,
+            mixed: device.zeros(n * q)?,
+            ffn: device.zeros(n * config.feed_forward_size)?,
+            head_rows: device.zeros(HEAD_ROWS * config.hidden_size)?,
+            logits: device.zeros(HEAD_ROWS * config.vocab_size)?,
+        })
+    }
+}
+
+/// Weights and activations of a draft.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    ends: TargetEnds,
+    fc: Matrix,
+    hidden_norm: Buffer,
+    layers: Vec<Layer>,
+    output_norm: Buffer,
+    inv_freq: Vec<f32>,
+    scratch: Scratch,
+}
+
+impl Graph {
+    pub(crate) fn load(
+        weights: &mut WeightLoader<'_>,
+        device: &dyn Device,
+        config: &DraftConfig,
+        ends: TargetEnds,
+        rows: Rows,
+    ) -> Result<Self, ModelError> {
+        let (e, dialect) = (config.hidden_size, config.dialect);
+        Ok(Self {
+            ends,
+            fc: weights.matrix(dialect.fc(), e, config.feature_len())?,
+            hidden_norm: weights.buffer(dialect.hidden_norm(), &[e])?,
+            layers: (0..config.num_layers)
+                .map(|layer| Layer::load(weights, config, layer))
+                .collect::<Result<_, _>>()?,
+            output_norm: weights.buffer(dialect.output_norm(), &[e])?,
+            inv_freq: config.inverse_frequencies(),
+            scratch: Scratch::new(device, config, rows)?,
+        })
+    }
+
+    /// Keys and values of rows of context, for all layers: `c = norm(fc f)`, `k = rope(norm(Wk c))`, `v = Wv c`.
+    /// `features`: \[N, taps E\].
+    pub(crate) fn append(
+        &mut self,
+        device: &dyn Device,
+        config: &DraftConfig,
+        cache: &mut Cache,
+        segment: &Segment<'_>,
+        features: &[f32],
+    ) {
+        let num_rows = segment.parents.len();
+        let s = &mut self.scratch;
+        device.write(&mut s.features, 0, features);
+        device.linear(LinearArgs {
+            num_rows,
+            x: &s.features,
+            norm: None,
+            projections: &mut [Projection {
+                weight: &self.fc,
+                out: &mut s.h,
+            }],
+            accumulate: false,
+        });
+        for (number, layer) in self.layers.iter().enumerate() {
+            device.linear(LinearArgs {
+                num_rows,
+                x: &s.h,
+                norm: Some(Norm {
+                    gamma: &self.hidden_norm,
+                    eps: config.norm_eps,
+                }),
+                projections: &mut [
+                    Projection {
+                        weight: &layer.k,
+                        out: &mut s.k,
+                    },
+                    Projection {
+                        weight: &layer.v,
+                        out: &mut s.v,
+                    },
+                ],
+                accumulate: false,
+            });
+            device.kv_append(KvAppendArgs {
+                num_kv_heads: config.num_kv_heads,
+                head_dim: config.head_dim,
+                k: &mut s.k,
+                v: &s.v,
+                k_norm: Some(Norm {
+                    gamma: &layer.k_norm,
+                    eps: config.norm_eps,
+                }),
+                rope: RopeArgs {
+                    style: RopeStyle::Neox,
+                    inv_freq: &self.inv_freq,
+                },
+                cache: kv_layer(cache, number),
+                segments: std::slice::from_ref(segment),
+            });
+        }
+    }
+
+    /// Residual stream of whole draft blocks, one a segment; their keys and values are scratch after the contexts.
+    pub(crate) fn blocks(
+        &mut self,
+        device: &dyn Device,
+        config: &DraftConfig,
+        cache: &mut Cache,
+        segments: &[Segment<'_>],
+        tokens: &[u32],
+    ) {
+        let num_rows = tokens.len();
+        let s = &mut self.scratch;
+        let eps = config.norm_eps;
+        device.embed(&self.ends.embedding, tokens, &mut s.h);
+        for (number, layer) in self.layers.iter().enumerate() {
+            device.linear(LinearArgs {
+                num_rows,
+                x: &s.h,
+                norm: Some(Norm {
+                    gamma: &layer.input_norm,
+                    eps,
+                }),
+                projections: &mut [
+                    Projection {
+                        weight: &layer.q,
+                        out: &mut s.q,
+                    },
+                    Projection {
+                        weight: &layer.k,
+                        out: &mut s.k,
+                    },
+                    Projection {
+                        weight: &layer.v,
+                        out: &mut s.v,
+                    },
+                ],
+                accumulate: false,
+            });
+            device.attention(AttentionArgs {
+                num_heads: config.num_heads,
+                num_kv_heads: config.num_kv_heads,
+                head_dim: config.head_dim,
+                q: &mut s.q,
+                gated: false,
+                k: &mut s.k,
+                v: &s.v,
+                head_norm: Some(HeadNorm {
+                    q_gamma: &layer.q_norm,
+                    k_gamma: &layer.k_norm,
+                    eps,
+                }),
+                rope: RopeArgs {
+                    style: RopeStyle::Neox,
+                    inv_freq: &self.inv_freq,
+                },
+                cache: kv_layer(cache, number),
+                segments,
+                visibility: Visibility::All,
+                window: layer.attention.window(),
+                out: &mut s.mixed,
+            });
+            add(device, num_rows, &s.mixed, &layer.output, &mut s.h);
+            device.gated_linear(GatedLinearArgs {
+                num_rows,
+                x: &s.h,
+                norm: Some(Norm {
+                    gamma: &layer.ffn_norm,
+                    eps,
+                }),
+                gate: &layer.gate,
+                up: &layer.up,
+                out: &mut s.ffn,
+            });
+            add(device, num_rows, &s.ffn, &layer.down, &mut s.h);
+        }
+    }
+
+    /// Logits of rows of the last [`Graph::blocks`], at most [`HEAD_ROWS`] at a time, each time handed to `take` with the
+    /// number of rows.
+    pub(crate) fn head(
+        &mut self,
+        device: &dyn Device,
+        config: &DraftConfig,
+        rows: &[usize],
+        mut take: impl FnMut(&Buffer, usize),
+    ) {
+        let s = &mut self.scratch;
+        for rows in rows.chunks(HEAD_ROWS) {
+            device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
+            device.linear(LinearArgs {
+                num_rows: rows.len(),
+                x: &s.head_rows,
+                norm: Some(Norm {
+                    gamma: &self.output_norm,
+                    eps: config.norm_eps,
+                }),
+                projections: &mut [Projection {
+                    weight: self.ends.head.as_ref().unwrap_or(&self.ends.embedding),
+                    out: &mut s.logits,
+                }],
+                accumulate: false,
+            });
+            take(&s.logits, rows.len());
+        }
+    }
+
+    /// The `k` likeliest tokens of rows and their log-probabilities, each \[rows, k\].
+    pub(crate) fn top_k(
+        &mut self,
+        device: &dyn Device,
+        config: &DraftConfig,
+        rows: &[usize],
+        k: usize,
+    ) -> (Vec<u32>, Vec<f32>) {
+        let (mut ids, mut log_probs) = (vec![0; rows.len() * k], vec![0.0; rows.len() * k]);
+        let mut done = 0;
+        self.head(device, config, rows, |logits, num_rows| {
+            device.top_k(TopKArgs {
+                num_rows,
+                vocab_size: config.vocab_size,
+                k,
+                logits,
+                ids: &mut ids[done * k..][..num_rows * k],
+                log_probs: &mut log_probs[done * k..][..num_rows * k],
+            });
+            done += num_rows;
+        });
+        (ids, log_probs)
+    }
+
+    /// Rows of the residual stream after the last layer \[N, E\], and gamma of the norm that follows, for tests.
+    pub(crate) fn stream(&self, device: &dyn Device, len: usize) -> (Vec<f32>, Vec<f32>) {
+        let (mut h, mut gamma) = (vec![0.0; len], vec![0.0; self.output_norm.len()]);
+        device.read(&self.scratch.h, 0, &mut h);
+        device.read(&self.output_norm, 0, &mut gamma);
+        (h, gamma)
+    }
+}
+
+/// `h += W x`.
+fn add(device: &dyn Device, num_rows: usize, x: &Buffer, weight: &Matrix, h: &mut Buffer) {
+    device.linear(LinearArgs {
+        num_rows,
+        x,
+        norm: None,
+        projections: &mut [Projection { weight, out: h }],
+        accumulate: true,
+    });
+}
+
+fn kv_layer(cache: &mut Cache, number: usize) -> &mut KvLayer {
+    match cache.layer_mut(number) {
+        Some(LayerMut::Attention(kv)) => kv,
+        _ => unreachable!("cache and graph are made from the same layers"),
+    }
+}

@@ -2,7 +2,7 @@
 """Speed and memory of `tandem` beside llama.cpp's `llama-bench`: same machine, same run, same file, taking turns.
 
     cargo build --release
-    python3 harness/compare_llama_cpp.py --llama-bench "$(harness/build-llama-bench)" -m model.gguf [-m other.gguf]
+    python3 harness/compare_llama_cpp.py --llama-cpp "$(harness/build-llama-cpp)" -m model.gguf [-m other.gguf]
 
 Each round runs both programs once; a figure is the median over the rounds, with the smallest and the largest behind it.
 """
@@ -33,7 +33,7 @@ def tandem_speeds(args, model: Path) -> dict[str, float]:
 
 
 def llama_speeds(args, model: Path) -> dict[str, float]:
-    command = [args.llama_bench, "-m", model, "-t", args.threads, "-r", 3, "-o", "json"]
+    command = [args.llama_cpp / "llama-bench", "-m", model, "-t", args.threads, "-r", 3, "-o", "json"]
     report = json.loads(output_of([*command, "-p", args.pp, "-n", args.tg]))
     return {"pp" if row["n_prompt"] else "tg": statistics.median(row["samples_ts"]) for row in report}
 
@@ -73,7 +73,8 @@ def compare(args, model: Path) -> None:
         run = [args.tandem, "run", "-m", model, "--threads", args.threads, "--ignore-eos", "--json"]
         run += ["--ctx-size", args.pp + args.tg, "--tokens", prompt.name, "-n", args.tg]
         resident = peak_resident_bytes(run)
-    bench = [args.llama_bench, "-m", model, "-t", args.threads, "-r", 1, "-p", args.pp, "-n", args.tg]
+    bench = [args.llama_cpp / "llama-bench", "-m", model, "-t", args.threads, "-r", 1]
+    bench += ["-p", args.pp, "-n", args.tg]
     peer = peak_resident_bytes(bench)
     print(f"| peak resident MB | {peer / 1e6:.0f} | {resident / 1e6:.0f} | {resident / peer:.2f} |\n", flush=True)
 
@@ -81,7 +82,7 @@ def compare(args, model: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", type=Path, action="append", required=True)
-    parser.add_argument("--llama-bench", type=Path, required=True)
+    parser.add_argument("--llama-cpp", type=Path, required=True, help="folder with llama-bench")
     parser.add_argument("--tandem", type=Path, default=ROOT / "target/release/tandem")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pp", type=int, default=512, help="prompt tokens")

@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kernels::{
     AttentionArgs, Buffer, CpuDevice, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError,
-    GatedLinearArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
+    GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
+    TopKArgs,
 };
 
 #[derive(Debug, Default)]
@@ -143,6 +144,10 @@ impl Device for GatedDevice {
         self.inner.attention(args);
     }
 
+    fn kv_append(&self, args: KvAppendArgs<'_>) {
+        self.inner.kv_append(args);
+    }
+
     fn kv_commit(&self, args: KvCommitArgs<'_>) {
         self.inner.kv_commit(args);
     }
@@ -153,5 +158,9 @@ impl Device for GatedDevice {
 
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
         self.inner.delta_net_commit(args);
+    }
+
+    fn top_k(&self, args: TopKArgs<'_>) {
+        self.inner.top_k(args);
     }
 }

@@ -41,6 +41,7 @@ impl AnswersPlan {
                 sampling: sampling(options, defaults),
                 logprobs: self.top_logprobs.is_some(),
                 top_logprobs: self.top_logprobs.unwrap_or(0),
+                speculation: None,
             };
             request.check(model)?;
             let room = model.context_length.saturating_sub(prompt.len() as u32);

@@ -25,7 +25,7 @@ pub(crate) fn start_engine(
         queue_len: config.queue_len,
         context_length,
         prefill_chunk_tokens: config.prefill_chunk,
-        speculation: engine::SpeculationConfig::OFF,
+        speculation: generation::SpeculationConfig::OFF,
         verify_lossless: false,
     };
     let kv_type = config

@@ -77,6 +77,7 @@ mod tests {
             sampling: SamplingParams::default(),
             logprobs: false,
             top_logprobs: 0,
+            speculation: None,
         }
     }
 

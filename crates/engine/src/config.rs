@@ -1,8 +1,6 @@
 //! Sizes of an engine, held against the model before anything runs.
 
-use std::str::FromStr;
-
-use generation::ModelDescription;
+use generation::{ModelDescription, SpeculationConfig, SpeculationMode};
 use models::{KvType, LoadOptions, Model, PAGE_TOKENS};
 
 use crate::error::ConfigError;
@@ -19,86 +17,11 @@ pub struct EngineConfig {
     /// Prompt tokens computed in a step, of all sequences together; fewer where the model's batch has no more rows.
     /// More finish a prompt sooner, fewer keep the sequences that decode beside it quick.
     pub prefill_chunk_tokens: usize,
-    /// How drafts are used, where there is one.
+    /// How drafts are used, where there is one and a request says nothing; no request may use larger ones.
     pub speculation: SpeculationConfig,
     /// Hold every token against plain decoding, at the cost of decoding twice. The model needs room for twice as many
     /// sequences and tokens.
     pub verify_lossless: bool,
-}
-
-/// How drafts are used. Nothing of it changes a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpeculationConfig {
-    /// What is verified.
-    pub mode: SpeculationMode,
-    /// Draft tokens verified at a time, of a tree; the most there may be in [`SpeculationMode::Auto`]. A chain has the
-    /// length of the draft's proposals.
-    pub budget: usize,
-}
-
-/// What is verified.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SpeculationMode {
-    /// Nothing: plain decoding.
-    #[default]
-    Off,
-    /// The likeliest token of each position.
-    Chain,
-    /// The likeliest beginnings, as many as the budget says, every time.
-    Tree,
-    /// As many of the likeliest beginnings as pay on this device with this text, down to none.
-    Auto,
-}
-
-impl SpeculationConfig {
-    /// Plain decoding.
-    pub const OFF: Self = Self {
-        mode: SpeculationMode::Off,
-        budget: 0,
-    };
-
-    /// Draft rows that a sequence's step can have.
-    #[must_use]
-    pub const fn max_rows(&self) -> usize {
-        match self.mode {
-            SpeculationMode::Off => 0,
-            SpeculationMode::Chain => MAX_CHAIN,
-            SpeculationMode::Tree | SpeculationMode::Auto => self.budget,
-        }
-    }
-}
-
-/// Longest chain verified; drafts of longer blocks are cut.
-const MAX_CHAIN: usize = 32;
-
-impl FromStr for SpeculationMode {
-    type Err = ConfigError;
-
-    /// Reads `off`, `chain`, `tree` or `auto`.
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        match text {
-            "off" => Ok(Self::Off),
-            "chain" => Ok(Self::Chain),
-            "tree" => Ok(Self::Tree),
-            "auto" => Ok(Self::Auto),
-            _ => Err(ConfigError::SpeculationMode {
-                got: text.to_owned(),
-            }),
-        }
-    }
-}
-
-impl SpeculationMode {
-    /// Its name, as it is read.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Chain => "chain",
-            Self::Tree => "tree",
-            Self::Auto => "auto",
-        }
-    }
 }
 
 impl EngineConfig {

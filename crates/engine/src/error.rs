@@ -43,10 +43,4 @@ pub enum ConfigError {
         /// What the configuration or the model says.
         expected: usize,
     },
-    /// No way to use drafts.
-    #[error("speculation is `{got}`, expected off, chain, tree or auto")]
-    SpeculationMode {
-        /// What it is.
-        got: String,
-    },
 }

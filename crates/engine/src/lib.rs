@@ -25,7 +25,7 @@ mod shared;
 mod speculation;
 mod stream;
 
-pub use config::{EngineConfig, SpeculationConfig, SpeculationMode};
+pub use config::EngineConfig;
 pub use drafter::{Ask, DraftShape, Drafted, Drafter, DrafterError};
 pub use engine::Engine;
 pub use error::ConfigError;

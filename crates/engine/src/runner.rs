@@ -121,8 +121,11 @@ impl Runner {
             Ok(id) => {
                 let new_tokens = new_tokens_limit(&waiting.request, self.context_length);
                 let place = Place { id, pages };
-                let drafting = self.speculator.start();
-                let sequence = Sequence::start(waiting, place, new_tokens, drafting);
+                let drafting = self.speculator.start(waiting.request.speculation);
+                let mut sequence = Sequence::start(waiting, place, new_tokens, drafting);
+                if self.shadows.is_some() {
+                    sequence.keep_fingerprints();
+                }
                 self.promised_pages += pages;
                 self.running.push(sequence);
             }

@@ -8,6 +8,7 @@ use crate::choice::Chooser;
 use crate::clock::Clock;
 use crate::queue::Waiting;
 use crate::scheduler::Need;
+use crate::shadow::fingerprint;
 use crate::speculation::Drafting;
 use crate::stream::EventSender;
 
@@ -54,6 +55,9 @@ pub(crate) struct Sequence {
     clock: Clock,
     /// Tokens chosen that the caller has not been told.
     unsent: Vec<Token>,
+    /// Fingerprint of the logits that each generated token was chosen from, where tokens are held against plain
+    /// decoding.
+    fingerprints: Option<Vec<u64>>,
     pub drafting: Drafting,
 }
 
@@ -83,6 +87,7 @@ impl Sequence {
             ending: (max_new_tokens == 0).then_some(Ending::Finished(FinishReason::Length)),
             clock: Clock::start(),
             unsent: Vec::new(),
+            fingerprints: None,
             drafting,
         };
         sequence.send(Ok(GenerateEvent::Started {
@@ -90,6 +95,17 @@ impl Sequence {
             cached_tokens: 0,
         }));
         sequence
+    }
+
+    /// Keeps what [`crate::shadow`] compares.
+    pub(crate) fn keep_fingerprints(&mut self) {
+        self.fingerprints = Some(Vec::new());
+    }
+
+    /// Fingerprint of the logits that the token at `position` was chosen from, if they are kept.
+    pub(crate) fn fingerprint(&self, position: usize) -> Option<u64> {
+        let place = position.checked_sub(self.prompt_len)?;
+        self.fingerprints.as_ref()?.get(place).copied()
     }
 
     /// Rows that the next step can give it.
@@ -126,6 +142,7 @@ impl Sequence {
         self.is_decoding()
             && self.ending.is_none()
             && self.drafting.asked_at.is_none()
+            && self.drafting.config.max_rows() > 0
             && self.room() > 1
     }
 
@@ -172,6 +189,9 @@ impl Sequence {
         let generated = &self.tokens[self.prompt_len..];
         let token = chooser.choose(&self.request, &self.sampler, logits, generated);
         let id = token.id;
+        if let Some(kept) = &mut self.fingerprints {
+            kept.push(fingerprint(logits));
+        }
         self.clock.token();
         self.tokens.push(id);
         self.unsent.push(token);

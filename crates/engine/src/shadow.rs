@@ -1,6 +1,7 @@
 //! Plain decoding beside sequences that speculate, to hold every token against it.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
 
 use models::{Batch, BatchSegment, LogitsWanted, Model, ModelError, SequenceId};
 
@@ -24,7 +25,8 @@ struct Shadow {
 }
 
 impl Shadows {
-    /// Feeds the shadow what is new of `sequence`, and counts the tokens that it would have chosen otherwise.
+    /// Feeds the shadow what is new of `sequence`, and counts the tokens that it would have chosen otherwise, or
+    /// from other logits.
     ///
     /// # Errors
     /// The model could not compute a step.
@@ -72,13 +74,15 @@ impl Shadows {
             self.sequences.insert(sequence.place.id, shadow);
             if let Some(chosen) = tokens.get(end).filter(|_| !known) {
                 let plain = sequence.chosen_plainly(end, &output.logits, &mut self.chooser);
-                let differs = plain != *chosen;
+                let same_logits = sequence.fingerprint(end) == Some(fingerprint(&output.logits));
+                let differs = plain != *chosen || !same_logits;
                 if differs {
                     tracing::error!(
                         position = end,
                         chosen,
                         plain,
-                        "speculation changed a token; please report this"
+                        same_logits,
+                        "speculation changed a token or its logits; please report this"
                     );
                 }
                 counters.update(|stats| {
@@ -98,4 +102,13 @@ impl Shadows {
             tracing::error!(%error, "a shadow could not be freed");
         }
     }
+}
+
+/// A number that tells two rows of logits apart if a single bit of them differs (but for one chance in 2^64).
+pub(crate) fn fingerprint(logits: &[f32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for logit in logits {
+        hasher.write_u32(logit.to_bits());
+    }
+    hasher.finish()
 }

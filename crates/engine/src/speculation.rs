@@ -7,13 +7,13 @@ mod features;
 
 use std::time::{Duration, Instant};
 
+use generation::{SpeculationConfig, SpeculationMode};
 use models::Output;
-use speculative::{DraftTree, Mode, Planner, TreeOptions};
+use speculative::{DraftTree, Planner};
 
 use drafting::us;
 pub(crate) use drafting::{Drafting, Round, ms};
 
-use crate::config::{SpeculationConfig, SpeculationMode};
 use crate::counters::SpeculationCounters;
 use crate::drafter::{Ask, Drafted, DrafterError};
 use crate::lease::Offered;
@@ -55,13 +55,9 @@ struct Attached {
 
 impl Speculator {
     pub fn new(config: SpeculationConfig, hidden_size: usize, vocab_size: usize) -> Self {
-        let mode = match config.mode {
-            SpeculationMode::Auto => Mode::Adaptive,
-            SpeculationMode::Off | SpeculationMode::Chain | SpeculationMode::Tree => Mode::Fixed,
-        };
         Self {
             config,
-            planner: Planner::new(mode),
+            planner: Planner::new(),
             draft: None,
             capture_layers: Vec::new(),
             row_len: 0,
@@ -71,10 +67,17 @@ impl Speculator {
         }
     }
 
-    /// The state of a new sequence.
-    pub fn start(&mut self) -> Drafting {
+    /// The state of a new sequence, with drafts used as it asks for and as the engine allows.
+    pub fn start(&mut self, asked: Option<SpeculationConfig>) -> Drafting {
         self.next_id += 1;
-        Drafting::new(self.next_id, self.planner.new_text())
+        let config = match asked {
+            Some(asked) if self.config.mode != SpeculationMode::Off => SpeculationConfig {
+                mode: asked.mode,
+                budget: asked.budget.min(self.config.budget),
+            },
+            _ => self.config,
+        };
+        Drafting::new(self.next_id, config, self.planner.new_text())
     }
 
     /// Layers whose output the draft wants to see.
@@ -227,35 +230,51 @@ impl Speculator {
         let decoding = running.iter().filter(|s| s.is_decoding()).count();
         let mut trees = Vec::new();
         for (place, sequence) in running.iter_mut().enumerate() {
-            if let Some(proposal) = sequence.drafting.proposal.take() {
-                let tree = match self.config.mode {
-                    SpeculationMode::Chain => DraftTree::chain(&proposal),
-                    _ => DraftTree::grow(
-                        &proposal,
-                        TreeOptions {
-                            budget: self.config.budget,
-                            chain_seed: false,
-                        },
-                    ),
-                };
-                trees.push((place, sequence.drafting.text, tree));
+            let drafting = &mut sequence.drafting;
+            if let Some(proposal) = drafting.proposal.take() {
+                trees.push((place, drafting.grow(&proposal)));
             }
         }
         if trees.is_empty() {
             return;
         }
-        let views: Vec<_> = trees.iter().map(|(_, text, tree)| (*text, tree)).collect();
-        let nodes = self.planner.nodes(&views, decoding - trees.len());
+        let nodes = self.nodes(&trees, running, decoding);
         let share = free_rows / trees.len();
         let is_too_much = nodes.iter().sum::<usize>() > free_rows;
         let tree_time = started.elapsed();
-        for ((place, _, mut tree), nodes) in trees.into_iter().zip(nodes) {
+        for ((place, mut tree), nodes) in trees.into_iter().zip(nodes) {
             tree.truncate(if is_too_much { nodes.min(share) } else { nodes });
             let drafting = &mut running[place].drafting;
             drafting.timings.tree_ms += ms(tree_time);
             drafting.tree = (tree.num_nodes() > 0).then_some(tree);
         }
         counters.update(|stats| stats.tree_us += us(tree_time));
+    }
+
+    /// Nodes of each tree that are verified: all, or as many as pay.
+    fn nodes(
+        &self,
+        trees: &[(usize, DraftTree)],
+        running: &[Sequence],
+        decoding: usize,
+    ) -> Vec<usize> {
+        let is_adaptive = |place: usize| running[place].drafting.is_adaptive();
+        let adaptive: Vec<_> = trees
+            .iter()
+            .filter(|(place, _)| is_adaptive(*place))
+            .map(|(place, tree)| (running[*place].drafting.text, tree))
+            .collect();
+        let fixed = trees.iter().filter(|(place, _)| !is_adaptive(*place));
+        let fixed_nodes: usize = fixed.map(|(_, tree)| tree.num_nodes()).sum();
+        let others = decoding - adaptive.len() + fixed_nodes;
+        let mut adapted = self.planner.nodes(&adaptive, others).into_iter();
+        trees
+            .iter()
+            .map(|(place, tree)| {
+                let adapted = is_adaptive(*place).then(|| adapted.next()).flatten();
+                adapted.unwrap_or(tree.num_nodes())
+            })
+            .collect()
     }
 
     /// Keeps the features of a sequence's accepted rows, the first of which is of `position`.
@@ -317,15 +336,17 @@ impl Speculator {
         if eligible.is_empty() {
             return Ok(());
         }
-        let texts: Vec<_> = eligible.iter().map(|s| s.drafting.text).collect();
-        let wanted = self.planner.wanted(&texts, decoding - eligible.len());
+        let texts: Vec<_> = eligible
+            .iter()
+            .filter(|s| s.drafting.is_adaptive())
+            .map(|s| s.drafting.text)
+            .collect();
+        let wanted = self.planner.wanted(&texts, decoding - texts.len());
+        let mut wanted = wanted.into_iter();
+        eligible.retain(|s| !s.drafting.is_adaptive() || wanted.next() == Some(true));
         let (mut proposals, mut is_usual) = (0, true);
         let asked_at = Instant::now();
-        for (sequence, _) in eligible
-            .iter_mut()
-            .zip(wanted)
-            .filter(|(_, wanted)| *wanted)
-        {
+        for sequence in eligible {
             let (position, anchor) = sequence.anchor();
             let room = sequence.room();
             let drafting = &mut sequence.drafting;
@@ -340,10 +361,7 @@ impl Speculator {
                 anchor,
                 position,
                 depth: shape.depth.min(room - 1),
-                top_k: match self.config.mode {
-                    SpeculationMode::Chain => 1,
-                    _ => self.config.budget.min(shape.max_top_k),
-                },
+                top_k: drafting.top_k().min(shape.max_top_k),
             };
             if drafting.fed_to == position && drafter.ask(drafting.id, ask)? {
                 drafting.asked_at = Some(position);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::gated::Gate;
 use common::scripted::{Behaviour, Scripted, Seen};
 use common::{Answer, CONFIG, FIBONACCI, Stand, collect, load, prompt, request, start, within};
-use engine::{EngineConfig, SpeculationConfig, SpeculationMode};
-use generation::{GenerateRequest, SpeculationStats};
+use engine::EngineConfig;
+use generation::{GenerateRequest, SpeculationConfig, SpeculationMode, SpeculationStats};
 use models::{Batch, BatchSegment, LogitsWanted};
 use sampling::SamplingParams;
 

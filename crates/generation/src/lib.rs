@@ -4,12 +4,14 @@
 
 mod error;
 mod event;
+mod mode;
 mod request;
 mod speculation;
 mod worker;
 
 pub use error::GenerateError;
 pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
+pub use mode::{SpeculationConfig, SpeculationMode, UnknownSpeculationMode};
 pub use request::GenerateRequest;
 pub use speculation::{SpeculationStats, SpeculationTimings};
 pub use worker::{ModelDescription, WorkerStats};

@@ -3,6 +3,7 @@
 use sampling::SamplingParams;
 
 use crate::error::GenerateError;
+use crate::mode::SpeculationConfig;
 use crate::worker::ModelDescription;
 
 /// Most likely tokens that can be asked for beside each chosen one: what the OpenAI API allows.
@@ -27,6 +28,8 @@ pub struct GenerateRequest {
     pub logprobs: bool,
     /// Most likely tokens wanted beside each chosen one.
     pub top_logprobs: u32,
+    /// How drafts are used, up to what the worker allows; `None`: as the worker does by itself. Changes no token.
+    pub speculation: Option<SpeculationConfig>,
 }
 
 impl GenerateRequest {

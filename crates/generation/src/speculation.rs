@@ -52,6 +52,6 @@ pub struct SpeculationStats {
     pub commit_us: u64,
     /// Tokens held against plain decoding.
     pub checked_tokens: u64,
-    /// Those that plain decoding would have chosen otherwise; anything but 0 is a bug.
+    /// Those that plain decoding would have chosen otherwise, or from other logits; anything but 0 is a bug.
     pub mismatched_tokens: u64,
 }

@@ -22,15 +22,6 @@ const PROBE_WEIGHT: f64 = 0.6;
 /// Weight of a round in what a new text begins with.
 const TYPICAL_WEIGHT: f64 = 0.05;
 
-/// What decides how much is verified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Everything that is drafted.
-    Fixed,
-    /// As much as pays, down to nothing.
-    Adaptive,
-}
-
 /// What drafts of one text have been worth.
 #[derive(Clone, Copy, Debug)]
 pub struct Acceptance {
@@ -47,7 +38,6 @@ pub struct Acceptance {
 /// Decides for all sequences of a device.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    mode: Mode,
     /// Steps of the target by rows.
     steps: Costs,
     /// The wait for proposals by their number.
@@ -57,12 +47,17 @@ pub struct Planner {
     rounds_since_plain_step: u32,
 }
 
+impl Default for Planner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Planner {
     /// Knows nothing yet: the first steps measure.
     #[must_use]
-    pub fn new(mode: Mode) -> Self {
+    pub fn new() -> Self {
         Self {
-            mode,
             steps: Costs::default(),
             drafts: Costs::default(),
             // A guess between a poor draft and a good one; a few rounds correct it.
@@ -89,9 +84,6 @@ impl Planner {
     #[must_use]
     pub fn wanted(&mut self, texts: &[Acceptance], others: usize) -> Vec<bool> {
         let all = |answer| vec![answer; texts.len()];
-        if self.mode == Mode::Fixed {
-            return all(true);
-        }
         let rows = texts.len() + others;
         let plain_is_due = self.rounds_since_plain_step >= ROUNDS_PER_PLAIN_STEP;
         if self.steps.samples(rows) < ENOUGH_SAMPLES || plain_is_due {
@@ -145,9 +137,6 @@ impl Planner {
     #[must_use]
     pub fn nodes(&self, drafts: &[(Acceptance, &DraftTree)], others: usize) -> Vec<usize> {
         let sizes = || drafts.iter().map(|(_, tree)| tree.num_nodes());
-        if self.mode == Mode::Fixed {
-            return sizes().collect();
-        }
         let rows = drafts.len() + others;
         if let Some(nodes) = self.unmeasured(rows, sizes().max().unwrap_or(0)) {
             return sizes().map(|size| size.min(nodes)).collect();

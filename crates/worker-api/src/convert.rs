@@ -70,6 +70,7 @@ pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequ
         },
         logprobs: request.logprobs,
         top_logprobs: request.top_logprobs,
+        speculation: None,
     })
 }
 
@@ -237,6 +238,7 @@ mod tests {
             },
             logprobs: true,
             top_logprobs: 2,
+            speculation: None,
         };
         let back = request_from_proto(request_to_proto(request.clone())).unwrap();
         assert_eq!(back, request);

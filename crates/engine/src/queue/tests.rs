@@ -13,6 +13,7 @@ fn waiting(name: &str) -> (Waiting, GenerateStream) {
         sampling: SamplingParams::default(),
         logprobs: false,
         top_logprobs: 0,
+        speculation: None,
     };
     (Waiting { request, events }, stream)
 }

@@ -15,7 +15,7 @@ const CONFIG: EngineConfig = EngineConfig {
     queue_len: 4,
     context_length: 64,
     prefill_chunk_tokens: 8,
-    speculation: crate::config::SpeculationConfig::OFF,
+    speculation: generation::SpeculationConfig::OFF,
     verify_lossless: false,
 };
 
@@ -51,6 +51,7 @@ fn push(runner: &Runner, prompt_tokens: u32) -> GenerateStream {
         sampling: SamplingParams::default(),
         logprobs: false,
         top_logprobs: 0,
+        speculation: None,
     };
     runner.shared.push(request).unwrap()
 }

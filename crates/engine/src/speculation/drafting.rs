@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use generation::{SpeculationStats, SpeculationTimings};
+use generation::{SpeculationConfig, SpeculationMode, SpeculationStats, SpeculationTimings};
 use models::Output;
-use speculative::{Acceptance, DraftTree, Proposal};
+use speculative::{Acceptance, DraftTree, Proposal, TreeOptions};
 
 use super::features::FeatureTail;
 
@@ -13,6 +13,8 @@ use super::features::FeatureTail;
 pub(crate) struct Drafting {
     /// Names the sequence to the draft; never used again.
     pub id: u64,
+    /// How its drafts are used.
+    pub config: SpeculationConfig,
     pub text: Acceptance,
     /// `None` until something is captured.
     pub tail: Option<FeatureTail>,
@@ -28,9 +30,10 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
-    pub fn new(id: u64, text: Acceptance) -> Self {
+    pub fn new(id: u64, config: SpeculationConfig, text: Acceptance) -> Self {
         Self {
             id,
+            config,
             text,
             tail: None,
             fed_to: 0,
@@ -39,6 +42,33 @@ impl Drafting {
             tree: None,
             timings: SpeculationTimings::default(),
         }
+    }
+
+    /// Whether as much of a draft is used as pays.
+    pub fn is_adaptive(&self) -> bool {
+        self.config.mode == SpeculationMode::Auto
+    }
+
+    /// Tokens wanted per position.
+    pub fn top_k(&self) -> usize {
+        match self.config.mode {
+            SpeculationMode::Chain => 1,
+            _ => self.config.budget,
+        }
+    }
+
+    /// What a proposal becomes.
+    pub fn grow(&self, proposal: &Proposal) -> DraftTree {
+        if self.config.mode == SpeculationMode::Chain {
+            let mut chain = DraftTree::chain(proposal);
+            chain.truncate(self.config.max_rows());
+            return chain;
+        }
+        let options = TreeOptions {
+            budget: self.config.budget,
+            chain_seed: false,
+        };
+        DraftTree::grow(proposal, options)
     }
 
     /// Rows that its next step computes for the draft.

@@ -16,6 +16,7 @@ use models::{LoadOptions, Model, load_path};
 use sampling::SamplingParams;
 
 pub mod gated;
+pub mod in_process;
 pub mod scripted;
 
 use gated::{Gate, GatedDevice};
@@ -28,7 +29,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     queue_len: 4,
     context_length: 256,
     prefill_chunk_tokens: 16,
-    speculation: engine::SpeculationConfig::OFF,
+    speculation: generation::SpeculationConfig::OFF,
     verify_lossless: false,
 };
 
@@ -158,6 +159,7 @@ pub fn request(prompt: &[u32], max_tokens: u32) -> GenerateRequest {
         sampling: SamplingParams::default(),
         logprobs: false,
         top_logprobs: 0,
+        speculation: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! A simulated device: what a planner makes of costs and drafts that it can only measure.
 
-use super::{Mode, Planner};
+use super::Planner;
 use crate::{DraftTree, Proposal, TreeOptions};
 
 /// A device, and a draft whose tokens are right with a chance of `skill` at each position.
@@ -71,7 +71,7 @@ fn ms_per_token(planner: &mut Planner, world: &mut World, tokens: usize) -> f64 
 }
 
 fn settled(world: &mut World) -> Planner {
-    let mut planner = Planner::new(Mode::Adaptive);
+    let mut planner = Planner::new();
     ms_per_token(&mut planner, world, 500);
     planner
 }
@@ -138,7 +138,7 @@ fn a_draft_that_becomes_good_is_taken_up_again() {
 
 #[test]
 fn of_several_texts_those_that_draft_well_are_drafted() {
-    let mut planner = Planner::new(Mode::Adaptive);
+    let mut planner = Planner::new();
     for _ in 0..2 {
         for rows in [2, 10, 18, 34] {
             planner.note_step(rows, 2.0 + 0.1 * rows as f64);
@@ -149,13 +149,4 @@ fn of_several_texts_those_that_draft_well_are_drafted() {
     let (mut good, mut poor) = (planner.new_text(), planner.new_text());
     (good.tokens, poor.tokens) = (6.0, 1.0);
     assert_eq!(planner.wanted(&[poor, good], 0), [false, true]);
-}
-
-#[test]
-fn a_fixed_plan_verifies_everything() {
-    let world = world(COMPUTE_BOUND, 0.0, 0.1);
-    let mut planner = Planner::new(Mode::Fixed);
-    let text = planner.new_text();
-    assert_eq!(planner.wanted(&[text], 3), [true]);
-    assert_eq!(planner.nodes(&[(text, &world.tree())], 3), [15]);
 }

@@ -2,8 +2,9 @@
 //!
 //! The side that rings makes no system call unless the other says that it sleeps.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::deadline::Deadline;
 use crate::sync::{AtomicU32, FutexWord, Ordering, fence};
 
 /// How long a waiting side looks before it sleeps. A futex sleep and wake-up cost 5 to 50 us, so that much spinning at
@@ -92,24 +93,4 @@ fn spin_time() -> Duration {
 #[cfg(loom)]
 fn spin<T>(_deadline: Deadline, look: &mut impl FnMut() -> Option<T>) -> Option<T> {
     look()
-}
-
-/// When patience ends.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline(Option<Instant>);
-
-impl Deadline {
-    /// `patience` from now; a time beyond what the clock can say never comes.
-    #[must_use]
-    pub fn after(patience: Duration) -> Self {
-        Self(Instant::now().checked_add(patience))
-    }
-
-    /// What is left of it.
-    #[must_use]
-    pub fn left(self) -> Duration {
-        self.0.map_or(Duration::MAX, |end| {
-            end.saturating_duration_since(Instant::now())
-        })
-    }
 }

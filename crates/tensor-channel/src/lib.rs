@@ -13,10 +13,14 @@ mod sync;
 mod transport;
 
 #[cfg(loom)]
+pub mod deadline;
+#[cfg(loom)]
 pub mod doorbell;
 #[cfg(loom)]
 pub mod ring;
 
+#[cfg(not(loom))]
+mod deadline;
 #[cfg(not(loom))]
 mod doorbell;
 #[cfg(not(loom))]

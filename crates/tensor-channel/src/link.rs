@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::channel::{Descriptor, Ends, LinkSpec};
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::shm::{self, ShmOffer};
 use crate::tcp::{self, TcpOffer};

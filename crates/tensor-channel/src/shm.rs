@@ -16,7 +16,7 @@ mod slot;
 use std::sync::Arc;
 
 use crate::channel::{ChannelSpec, Descriptor, ElementType, Ends, LinkSpec};
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::geometry::Geometry;
 use crate::random;

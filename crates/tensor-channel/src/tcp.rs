@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::channel::{Descriptor, Ends, LinkSpec};
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::geometry::Geometry;
 use crate::random;

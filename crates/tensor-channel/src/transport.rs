@@ -17,7 +17,7 @@ pub enum Transport {
 
 impl Display for Transport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::CudaIpc => "cuda-ipc",
             Self::HipIpc => "hip-ipc",
             Self::Shm => "shm",

@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
-use tensor_channel::doorbell::Deadline;
+use tensor_channel::deadline::Deadline;
 use tensor_channel::ring::{ReaderCursor, Ring, Turn, WriterCursor};
 
 /// A ring with slots that loom watches: two who touch one at a time are an error.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::channel::{ChannelSpec, Tag, TensorReceiver};
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::ring::{ReaderCursor, Turn};
 use crate::shm::heartbeat::Pulse;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::geometry::Geometry;
 use crate::tcp::frame::{Frame, HEAD_BYTES, Status};

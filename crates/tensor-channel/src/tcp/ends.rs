@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{ChannelSpec, Ends, Tag, TensorReceiver, TensorSender};
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::geometry::Geometry;
 use crate::tcp::connection::Connection;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use subtle::ConstantTimeEq;
 
 use crate::channel::{ChannelSpec, LinkSpec};
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::{ChannelError, same};
 
 const MAGIC: [u8; 8] = *b"tandemtc";

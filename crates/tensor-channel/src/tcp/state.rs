@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Tag;
-use crate::doorbell::Deadline;
+use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::geometry::Geometry;
 use crate::tcp::frame::{Frame, Status};

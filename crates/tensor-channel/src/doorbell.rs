@@ -3,6 +3,8 @@
 //! The side that rings makes no system call unless the other says that it sleeps.
 
 use std::time::Duration;
+#[cfg(not(loom))]
+use std::{fs, sync::LazyLock};
 
 use crate::deadline::Deadline;
 use crate::sync::{AtomicU32, FutexWord, Ordering, fence};
@@ -80,13 +82,14 @@ fn spin<T>(deadline: Deadline, look: &mut impl FnMut() -> Option<T>) -> Option<T
     }
 }
 
-/// [`SPIN`], or nothing where the other side cannot run while this one spins.
+/// [`SPIN`], or nothing where the other side cannot run while this one spins: on a machine with one processor. Not where
+/// only this process is held to one, for the other side may be on another.
 #[cfg(not(loom))]
 fn spin_time() -> Duration {
-    static ALONE: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
-        std::thread::available_parallelism().is_ok_and(|n| n.get() == 1)
+    static IS_ONLY_ONE: LazyLock<bool> = LazyLock::new(|| {
+        fs::read_to_string("/sys/devices/system/cpu/online").is_ok_and(|list| list.trim() == "0")
     });
-    if *ALONE { Duration::ZERO } else { SPIN }
+    if *IS_ONLY_ONE { Duration::ZERO } else { SPIN }
 }
 
 /// A model needs no spinning: it runs every order of events anyway.

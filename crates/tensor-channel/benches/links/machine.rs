@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
+
 /// Prints processor, kernel and load.
 pub fn print_facts() {
     let processor = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned());
@@ -9,6 +11,16 @@ pub fn print_facts() {
     println!("processor: {processor}, {threads} hardware threads");
     println!("kernel: {}", read("/proc/sys/kernel/osrelease"));
     println!("load: {}", read("/proc/loadavg"));
+}
+
+/// Keeps this process on one hardware thread, so that two of them are hot side by side.
+pub fn pin(thread: usize) {
+    let mut set = CpuSet::new();
+    set.set(thread);
+    // A container may not own the first two; the figures are then those of wherever the system puts us.
+    if let Err(error) = sched_setaffinity(None, &set) {
+        println!("not pinned to hardware thread {thread}: {error}");
+    }
 }
 
 /// How often this thread gave up the processor by itself, that is, slept.

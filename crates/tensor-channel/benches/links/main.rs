@@ -23,12 +23,17 @@ const ROW_LEN: usize = 25_600;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(task) = peer::task(&arguments) {
+        machine::pin(1);
         return peer::run(&task);
     }
     let is_quick = arguments.iter().any(|argument| argument == "--quick");
     let trips = if is_quick { 2_000 } else { 50_000 };
     machine::print_facts();
-    println!("round trips: {trips} after {} of warm-up", trips / 10);
+    machine::pin(0);
+    println!(
+        "round trips: {trips} after {} of warm-up; the two processes are pinned to hardware threads 0 and 1",
+        trips / 10
+    );
     println!();
     println!("transport  what                               p50 us    p99 us  futex calls  sleeps");
     for transport in [Transport::Shm, Transport::Tcp] {

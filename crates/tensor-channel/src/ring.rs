@@ -50,6 +50,11 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// Whether the writer told that nothing follows.
+    pub fn is_writer_closed(&self) -> bool {
+        self.written.is_closed()
+    }
+
     /// Tells the reader that nothing follows.
     pub fn close_writer(&self) {
         self.written.close();

@@ -59,9 +59,12 @@ impl ShmOffer {
         let generation = u64::from_ne_bytes(random::bytes()?);
         let (inbound, inbound_name) = create(link.inbound, instance, generation)?;
         let (outbound, outbound_name) = create(link.outbound, instance, generation)?;
+        // Made by this side, hence locked by it. The lock of `inbound` goes to its writer once that is there.
+        outbound.header().writer.say_locked();
+        let peer = Arc::default();
         Ok(Self {
-            inbound: Pulse::start(inbound, Role::Reader)?,
-            outbound: Pulse::start(outbound, Role::Writer)?,
+            inbound: Pulse::start(inbound, Role::Reader, &peer)?,
+            outbound: Pulse::start(outbound, Role::Writer, &peer)?,
             descriptor: Descriptor::Shm {
                 inbound: inbound_name.as_str().to_owned(),
                 outbound: outbound_name.as_str().to_owned(),
@@ -87,6 +90,7 @@ impl ShmOffer {
         let (writer, reader) = bell
             .wait(deadline, || inbound.peer().zip(outbound.peer()))
             .ok_or(ChannelError::NOBODY)?;
+        inbound.segment().unlock();
         inbound.watch(writer);
         outbound.watch(reader);
         Ok(ends(outbound, inbound))
@@ -105,8 +109,9 @@ pub(crate) fn attach(
 ) -> Result<Ends, ChannelError> {
     let to_peer = open(inbound, link.inbound, generation)?;
     let from_peer = open(outbound, link.outbound, generation)?;
-    let to_peer = Pulse::start(to_peer, Role::Writer)?;
-    let from_peer = Pulse::start(from_peer, Role::Reader)?;
+    let peer = Arc::default();
+    let to_peer = Pulse::start(to_peer, Role::Writer, &peer)?;
+    let from_peer = Pulse::start(from_peer, Role::Reader, &peer)?;
     for pulse in [&to_peer, &from_peer] {
         let peer = pulse.peer().ok_or_else(|| ChannelError::Damaged {
             field: "attached",
@@ -126,16 +131,16 @@ fn create(
     spec: ChannelSpec,
     instance: &str,
     generation: u64,
-) -> Result<(Arc<Segment>, Name), ChannelError> {
+) -> Result<(Segment, Name), ChannelError> {
     let (segment, name) = Segment::create(instance, Geometry::new(spec)?)?;
     segment.header().identity.write(spec, generation);
-    Ok((Arc::new(segment), name))
+    Ok((segment, name))
 }
 
-fn open(name: &str, spec: ChannelSpec, generation: u64) -> Result<Arc<Segment>, ChannelError> {
+fn open(name: &str, spec: ChannelSpec, generation: u64) -> Result<Segment, ChannelError> {
     let segment = Segment::open(name, Geometry::new(spec)?)?;
     segment.header().identity.check(spec, generation)?;
-    Ok(Arc::new(segment))
+    Ok(segment)
 }
 
 fn ends(to_peer: Pulse, from_peer: Pulse) -> Ends {

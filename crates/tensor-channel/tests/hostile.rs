@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod pair;
+mod raw;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pair::{LINK, WATCHDOG, joined, message, offered};
-use shared_memory::{Shmem, ShmemConf};
+use raw::Raw;
 use tensor_channel::{
     ChannelError, ChannelSpec, Descriptor, Ends, Tag, TensorReceiver, TensorSender, Transport,
     attach,
@@ -28,36 +29,6 @@ const READ: usize = 256;
 const HEADER_BYTES: usize = 896;
 const SLOT_HEADER_BYTES: usize = 64;
 const SLOT_BYTES: usize = 8;
-
-/// A second mapping of an offered segment, as a hostile process has it.
-struct Raw(Shmem);
-
-// SAFETY: a mapping is not bound to a thread, and is only touched through atomics.
-unsafe impl Sync for Raw {}
-
-impl Raw {
-    fn open(name: &str) -> Self {
-        Self(ShmemConf::new().os_id(name).open().unwrap())
-    }
-
-    fn words(&self) -> usize {
-        self.0.len() / 4
-    }
-
-    fn word(&self, index: usize) -> &AtomicU32 {
-        assert!(index < self.words());
-        // SAFETY: inside the mapping, as just asserted.
-        let word = unsafe { self.0.as_ptr().cast::<u32>().add(index) };
-        // SAFETY: mapped and aligned as above, for as long as `self` is; everyone uses atomics on headers.
-        unsafe { AtomicU32::from_ptr(word) }
-    }
-
-    fn write(&self, offset: usize, value: u64) {
-        let (low, high) = (value as u32, (value >> 32) as u32);
-        self.word(offset / 4).store(low, Ordering::SeqCst);
-        self.word(offset / 4 + 1).store(high, Ordering::SeqCst);
-    }
-}
 
 /// Both sides of a link, and the hostile view of the segment from the first to the second.
 fn exposed() -> (Ends, Ends, Raw) {

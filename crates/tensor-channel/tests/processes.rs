@@ -4,15 +4,18 @@
 
 mod pair;
 mod peer;
+mod raw;
 
 use std::fs;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pair::{LINK, WATCHDOG, instance, message, offered, until};
 use peer::Peer;
+use raw::Raw;
 use rustix::process::Signal;
 use tensor_channel::{
-    ChannelError, Ends, OfferOptions, Tag, Transport, attach, offer, remove_left_behind,
+    ChannelError, Descriptor, Ends, OfferOptions, Tag, Transport, attach, offer, remove_left_behind,
 };
 
 /// How soon a death must be noticed.
@@ -82,11 +85,13 @@ fn only_offer(instance: &str) {
     peer::wait_for_end();
 }
 
-/// A link to a process with this task.
-fn linked(transport: Transport, task: &str) -> (Ends, Peer) {
+/// A link to an idle process.
+fn idling(transport: Transport) -> (Ends, Peer) {
     let offer = offered(transport, LINK);
-    let peer = Peer::start(&format!("{task} {}", peer::write(offer.descriptor())));
-    (offer.accept(WATCHDOG).unwrap(), peer)
+    let mut peer = Peer::start(&format!("idle {}", peer::write(offer.descriptor())));
+    let ends = offer.accept(WATCHDOG).unwrap();
+    assert_eq!(peer.hear(), "attached");
+    (ends, peer)
 }
 
 fn is_gone<T>(result: &Result<T, ChannelError>) -> bool {
@@ -104,11 +109,36 @@ fn receive_both(ends: &mut Ends) {
     }
 }
 
-fn a_killed_peer_is_noticed_at_once(transport: Transport) {
+/// A link to an idle process that seems to be in another pid namespace, where a pidfd cannot watch it.
+fn linked_across_namespaces() -> (Ends, Peer) {
+    // Where the namespaces of the peer's two ends stand in the headers.
+    const WRITER: usize = 640 + 8;
+    const READER: usize = 768 + 8;
+    // Where the peer says that its lock is a sign of life; it takes it at a beat after ours is given up.
+    const LOCKED: usize = 640 + 24;
+    let offer = offered(Transport::Shm, LINK);
+    let Descriptor::Shm {
+        inbound, outbound, ..
+    } = offer.descriptor()
+    else {
+        panic!("not a segment");
+    };
+    let (inbound, outbound) = (Raw::open(inbound), Raw::open(outbound));
+    let mut peer = Peer::start(&format!("idle {}", peer::write(offer.descriptor())));
+    assert_eq!(peer.hear(), "attached");
+    inbound.write(WRITER, 1);
+    outbound.write(READER, 1);
+    let ends = offer.accept(WATCHDOG).unwrap();
+    until("the peer locks its segment", || {
+        inbound.word(LOCKED / 4).load(Ordering::SeqCst) != 0
+    });
+    (ends, peer)
+}
+
+fn a_killed_peer_is_noticed_at_once(link: impl Fn() -> (Ends, Peer)) {
     let mut times = Vec::new();
     for _ in 0..TRIES {
-        let (mut ends, mut peer) = linked(transport, "idle");
-        assert_eq!(peer.hear(), "attached");
+        let (mut ends, mut peer) = link();
         receive_both(&mut ends);
         let mut room = vec![0; LINK.inbound.slot_bytes()];
         let waiting = std::thread::spawn(move || {
@@ -134,18 +164,22 @@ fn a_killed_peer_is_noticed_at_once(transport: Transport) {
 
 #[test]
 fn a_killed_peer_is_noticed_at_once_over_shm() {
-    a_killed_peer_is_noticed_at_once(Transport::Shm);
+    a_killed_peer_is_noticed_at_once(|| idling(Transport::Shm));
+}
+
+#[test]
+fn a_killed_peer_is_noticed_at_once_in_another_pid_namespace() {
+    a_killed_peer_is_noticed_at_once(linked_across_namespaces);
 }
 
 #[test]
 fn a_killed_peer_is_noticed_at_once_over_tcp() {
-    a_killed_peer_is_noticed_at_once(Transport::Tcp);
+    a_killed_peer_is_noticed_at_once(|| idling(Transport::Tcp));
 }
 
 #[test]
 fn a_killed_peer_wakes_a_waiting_sender() {
-    let (mut ends, mut peer) = linked(Transport::Shm, "idle");
-    assert_eq!(peer.hear(), "attached");
+    let (mut ends, mut peer) = idling(Transport::Shm);
     let waiting = std::thread::spawn(move || {
         loop {
             ends.sender.send(Tag::default(), &[], WATCHDOG)?;
@@ -158,8 +192,7 @@ fn a_killed_peer_wakes_a_waiting_sender() {
 
 #[test]
 fn what_a_killed_peer_had_sent_is_still_received() {
-    let (mut ends, mut peer) = linked(Transport::Shm, "idle");
-    assert_eq!(peer.hear(), "attached");
+    let (mut ends, mut peer) = idling(Transport::Shm);
     peer.kill();
     until("the sender notices", || {
         is_gone(&ends.sender.send(Tag::default(), &[], Duration::ZERO))
@@ -172,8 +205,7 @@ fn what_a_killed_peer_had_sent_is_still_received() {
 
 /// Calls with little patience come back from a peer that is stopped, if without success.
 fn a_stopped_peer_hangs_no_call(transport: Transport) -> (Ends, Peer) {
-    let (mut ends, mut peer) = linked(transport, "idle");
-    assert_eq!(peer.hear(), "attached");
+    let (mut ends, peer) = idling(transport);
     receive_both(&mut ends);
     peer.signal(Signal::STOP);
     let mut room = vec![0; LINK.inbound.slot_bytes()];

@@ -46,6 +46,8 @@ pub(crate) struct Life {
     pid_namespace: AtomicU64,
     /// Goes up while the process runs.
     beats: AtomicU64,
+    /// Not 0: this side is the writer and holds the segment locked.
+    locked: AtomicU32,
 }
 
 const _: () = {
@@ -61,6 +63,7 @@ const _: () = {
     assert!(offset_of!(Life, pid) == 4);
     assert!(offset_of!(Life, pid_namespace) == 8);
     assert!(offset_of!(Life, beats) == 16);
+    assert!(offset_of!(Life, locked) == 24);
     assert!(size_of::<Ring>() == 512);
     assert!(offset_of!(Header, ring) == 128);
     assert!(offset_of!(Header, writer) == 640);
@@ -172,5 +175,14 @@ impl Life {
 
     pub(crate) fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
+    }
+
+    /// From now on this side's lock is a sign of life. Release; pairs with the Acquire in [`Life::is_locked`].
+    pub(crate) fn say_locked(&self) {
+        self.locked.store(1, Ordering::Release);
+    }
+
+    pub(crate) fn is_locked(&self) -> bool {
+        self.locked.load(Ordering::Acquire) != 0
     }
 }

@@ -1,7 +1,8 @@
 //! Signs of life: one thread per process beats for all its channel ends and watches their peers.
 //!
-//! A peer that dies is noticed at once through a pidfd, where its pid means something here. A peer that is stopped, or
-//! that died in another pid namespace, is noticed when its heartbeat stands still.
+//! A peer that dies is noticed at once through a pidfd, where its pid means something here. In another pid namespace it
+//! is noticed at the next beat: each process holds the segment locked into which it writes, and the lock dies with it.
+//! A peer that is stopped is noticed when its heartbeat stands still.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -36,16 +37,20 @@ pub(crate) struct Pulse(Arc<Watched>);
 
 #[derive(Debug)]
 struct Watched {
-    segment: Arc<Segment>,
+    segment: Segment,
     role: Role,
     /// Set when the peer is there; without a descriptor where its pid means nothing here.
     peer: OnceLock<Option<OwnedFd>>,
-    /// [`ALIVE`], [`DIED`] or [`SILENT`].
-    state: AtomicU32,
+    /// The same for both channels of a link.
+    state: Arc<PeerState>,
     /// What the peer's heartbeat said last, and for how many of our beats. The watching thread's alone.
     seen_beats: AtomicU64,
     silent_beats: AtomicU64,
 }
+
+/// What is known of the peer of a link: [`ALIVE`], [`DIED`] or [`SILENT`].
+#[derive(Debug, Default)]
+pub(crate) struct PeerState(AtomicU32);
 
 const ALIVE: u32 = 0;
 const DIED: u32 = 1;
@@ -56,12 +61,16 @@ impl Pulse {
     ///
     /// # Errors
     /// Somebody is attached there; the system refuses the thread.
-    pub(crate) fn start(segment: Arc<Segment>, role: Role) -> Result<Self, ChannelError> {
+    pub(crate) fn start(
+        segment: Segment,
+        role: Role,
+        state: &Arc<PeerState>,
+    ) -> Result<Self, ChannelError> {
         let watched = Arc::new(Watched {
             segment,
             role,
             peer: OnceLock::new(),
-            state: AtomicU32::new(ALIVE),
+            state: Arc::clone(state),
             seen_beats: AtomicU64::new(0),
             silent_beats: AtomicU64::new(0),
         });
@@ -94,7 +103,7 @@ impl Pulse {
 
     /// Why the peer will not answer any more, where that is known.
     pub(crate) fn gone(&self) -> Option<ChannelError> {
-        let how = match self.0.state.load(Ordering::Acquire) {
+        let how = match self.0.state.0.load(Ordering::Acquire) {
             ALIVE => return None,
             DIED => "its process ended",
             _ => "its process gave no sign of life for a second",
@@ -143,20 +152,46 @@ impl Watched {
     /// The peer is gone: wakes who waits for it.
     fn declare(&self, state: u32) {
         // Release; pairs with the Acquire in `gone`.
-        self.state.store(state, Ordering::Release);
+        self.state.0.store(state, Ordering::Release);
         self.bell().ring();
     }
 
     fn is_watched(&self) -> bool {
-        self.peer.get().is_some() && self.state.load(Ordering::Relaxed) == ALIVE
+        self.peer.get().is_some() && self.state.0.load(Ordering::Relaxed) == ALIVE
     }
 
-    /// One beat of ours; looks whether the peer had one.
+    /// One beat of ours; looks at the peer's signs of life.
     fn beat(&self) {
         self.own().beat();
-        if !self.is_watched() {
-            return;
+        self.lock_as_writer();
+        if self.state.0.load(Ordering::Relaxed) != ALIVE {
+            // The link's other end may have noticed, and rung its own bell only.
+            self.bell().ring();
+        } else if let Some(pidfd) = self.peer.get() {
+            if pidfd.is_none() && self.has_lost_lock() {
+                self.declare(DIED);
+            }
+            self.look_at_beats();
         }
+    }
+
+    /// A writer holds its segment locked as soon as the side that made it gives the lock up.
+    fn lock_as_writer(&self) {
+        if self.role == Role::Writer && !self.own().is_locked() && self.segment.try_lock() {
+            self.own().say_locked();
+        }
+    }
+
+    /// Whether the writer's lock is free though the writer did not close, which takes the end of its process.
+    fn has_lost_lock(&self) -> bool {
+        if self.role != Role::Reader || !self.other().is_locked() || !self.segment.try_lock() {
+            return false;
+        }
+        self.segment.unlock();
+        !self.segment.header().ring.is_writer_closed()
+    }
+
+    fn look_at_beats(&self) {
         let beats = self.other().beats();
         if self.seen_beats.swap(beats, Ordering::Relaxed) != beats {
             self.silent_beats.store(0, Ordering::Relaxed);

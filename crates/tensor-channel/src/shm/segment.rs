@@ -23,6 +23,8 @@ const CREATE_TRIES: usize = 8;
 pub(crate) struct Segment {
     memory: Shmem,
     geometry: Geometry,
+    /// Its file, for the lock: who holds it lives. The lock goes with the process, whatever its pid namespace.
+    file: File,
 }
 
 // SAFETY: the mapping belongs to this value until it drops, and is not bound to a thread. Its memory is only touched
@@ -33,26 +35,22 @@ unsafe impl Sync for Segment {}
 
 /// The name of a segment that this process created. Taken away when this drops: the memory stays for those who have it.
 #[derive(Debug)]
-pub(crate) struct Name {
-    name: String,
-    /// Locked: the creator lives. The lock goes with the process, whatever its pid namespace.
-    _lock: File,
-}
+pub(crate) struct Name(String);
 
 impl Name {
     pub(crate) fn as_str(&self) -> &str {
-        &self.name
+        &self.0
     }
 }
 
 impl Drop for Name {
     fn drop(&mut self) {
-        unlink(&self.name);
+        unlink(&self.0);
     }
 }
 
 impl Segment {
-    /// Makes a segment of zeros under a name that nobody can guess.
+    /// Makes a locked segment of zeros under a name that nobody can guess.
     ///
     /// # Errors
     /// The system refuses the segment; the instance cannot stand in a name.
@@ -64,12 +62,17 @@ impl Segment {
                 .size(mapped_bytes(&geometry))
                 .create()
                 .map_err(|error| failed("creating", &name, system(error)))?;
-            let Some(lock) = lock(&name)? else { continue };
+            let Some(file) = lock(&name)? else { continue };
             // Now, rather than by a SIGBUS in the middle of a copy, it turns out that there is no memory.
-            fallocate(&lock, FallocateFlags::empty(), 0, memory.len() as u64)
+            fallocate(&file, FallocateFlags::empty(), 0, memory.len() as u64)
                 .map_err(|error| failed("reserving", &name, error.into()))?;
             memory.set_owner(false);
-            return Ok((Self { memory, geometry }, Name { name, _lock: lock }));
+            let segment = Self {
+                memory,
+                geometry,
+                file,
+            };
+            return Ok((segment, Name(name)));
         }
         let busy = io::Error::from(io::ErrorKind::ResourceBusy);
         Err(failed("locking", &name::prefix(instance), busy))
@@ -93,7 +96,24 @@ impl Segment {
                 expected: expected.to_string(),
             });
         }
-        Ok(Self { memory, geometry })
+        let file = File::open(name::path(name)).map_err(|error| failed("opening", name, error))?;
+        Ok(Self {
+            memory,
+            geometry,
+            file,
+        })
+    }
+
+    /// Takes the lock if nobody has it.
+    pub(crate) fn try_lock(&self) -> bool {
+        self.file.try_lock().is_ok()
+    }
+
+    /// Gives the lock up, for the peer to take it or because it was only tried.
+    pub(crate) fn unlock(&self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::warn!(name = self.memory.get_os_id(), %error, "a segment stays locked");
+        }
     }
 
     pub(crate) const fn geometry(&self) -> &Geometry {

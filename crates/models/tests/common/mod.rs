@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 pub mod drafts;
+pub mod naive_draft;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -60,6 +60,18 @@ pub struct Output {
 }
 
 impl Output {
+    /// Features \[rows, layers E\] of rows of the batch, as a draft reads them: what was captured of a row side by side.
+    #[must_use]
+    pub fn features(&self, hidden_size: usize, rows: impl IntoIterator<Item = usize>) -> Vec<f32> {
+        let mut features = Vec::new();
+        for row in rows {
+            for (_, values) in &self.hidden {
+                features.extend_from_slice(&values[row * hidden_size..][..hidden_size]);
+            }
+        }
+        features
+    }
+
     /// Logits \[vocab\] of a node, where they were wanted.
     #[must_use]
     pub fn logits_of(&self, segment: usize, node: usize) -> Option<&[f32]> {

@@ -54,16 +54,7 @@ fn features(device: &Arc<CpuDevice>, tokens: &[u32], layers: &[usize]) -> Vec<f3
             capture_layers: layers.to_vec(),
         })
         .unwrap();
-    let e = model.config().hidden_size;
-    (0..tokens.len())
-        .flat_map(|row| {
-            let of_row = output
-                .hidden
-                .iter()
-                .map(move |(_, rows)| &rows[row * e..][..e]);
-            of_row.flatten().copied().collect::<Vec<f32>>()
-        })
-        .collect()
+    output.features(model.config().hidden_size, 0..tokens.len())
 }
 
 fn ids(value: &Value) -> Vec<u32> {

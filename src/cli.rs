@@ -156,6 +156,8 @@ pub(crate) enum ProbeCommand {
         #[arg(long)]
         out: PathBuf,
     },
+    /// What a draft says after a context: `draft_logits` `[block - 1, vocab]`, as safetensors.
+    Draft(ProbeDraftArgs),
     /// Token ids of the text on standard input, as JSON.
     Tokenize {
         #[command(flatten)]
@@ -175,4 +177,30 @@ pub(crate) enum ProbeCommand {
         #[arg(long)]
         chat_template_file: Option<PathBuf>,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProbeDraftArgs {
+    /// Draft model: a GGUF file, a safetensors file, or a folder of safetensors with its config.json. Without it: the demo
+    /// draft inside this program.
+    #[arg(long)]
+    pub draft: Option<PathBuf>,
+    /// GGUF file of its target. Without it: the demo model inside this program.
+    #[arg(long)]
+    pub target: Option<PathBuf>,
+    /// Device to compute on; this version has the CPU.
+    #[arg(short, long, value_enum, default_value_t = DeviceName::Cpu)]
+    pub device: DeviceName,
+    /// CPU threads; 0: all that the system offers.
+    #[arg(short, long, default_value_t = 0)]
+    pub threads: usize,
+    /// How keys and values are kept: f16 or f32 [default: f16 where weights are quantised, f32 where all are floats].
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type: Option<KvType>,
+    /// JSON file: a list of token ids, the context and then the anchor.
+    #[arg(long)]
+    pub tokens: PathBuf,
+    /// File to write.
+    #[arg(long)]
+    pub out: PathBuf,
 }

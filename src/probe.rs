@@ -1,5 +1,7 @@
 //! `tandem probe`: intermediate results, to hold against other implementations.
 
+mod draft;
+
 use std::collections::HashMap;
 use std::io::{Read, Write, stdout};
 use std::path::Path;
@@ -24,6 +26,7 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
             features,
             out,
         } => target(model, tokens, features, out),
+        ProbeCommand::Draft(args) => draft::run(args),
         ProbeCommand::Tokenize { model, no_special } => tokenize(model, !no_special),
         ProbeCommand::Template {
             model,
@@ -58,29 +61,27 @@ fn target(args: &ModelArgs, tokens: &Path, features: &[usize], out: &Path) -> Re
         }
     }
     let mut tensors = HashMap::new();
-    let bytes = |values: &[f32]| {
-        values
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect::<Vec<u8>>()
-    };
-    tensors.insert(
-        "logits".to_owned(),
-        (bytes(&logits), model.config().vocab_size),
-    );
-    for (layer, rows) in features.iter().zip(&hidden) {
-        tensors.insert(
-            format!("hidden.{layer}"),
-            (bytes(rows), model.config().hidden_size),
-        );
+    let vocab_size = model.config().vocab_size;
+    tensors.insert("logits".to_owned(), (logits, vocab_size));
+    for (layer, rows) in features.iter().zip(hidden) {
+        let hidden_size = model.config().hidden_size;
+        tensors.insert(format!("hidden.{layer}"), (rows, hidden_size));
     }
+    write_tensors(&tensors, out)
+}
+
+/// Writes f32 tensors: by name, values and row length.
+fn write_tensors(tensors: &HashMap<String, (Vec<f32>, usize)>, out: &Path) -> Result<()> {
+    let bytes =
+        |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let tensors: HashMap<&String, (Vec<u8>, Vec<usize>)> = tensors
+        .iter()
+        .map(|(name, (values, width))| (name, (bytes(values), vec![values.len() / width, *width])))
+        .collect();
     let views = tensors
         .iter()
-        .map(|(name, (bytes, width))| {
-            Ok((
-                name,
-                TensorView::new(Dtype::F32, vec![tokens.len(), *width], bytes)?,
-            ))
+        .map(|(name, (bytes, shape))| {
+            Ok((*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?))
         })
         .collect::<Result<HashMap<_, _>>>()?;
     safetensors::serialize_to_file(views, None, out)

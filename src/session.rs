@@ -7,13 +7,15 @@ use anyhow::{Context, Result};
 use gguf::GgufFile;
 use indicatif::{ProgressBar, ProgressStyle};
 use kernels::CpuDevice;
-use models::{LoadOptions, LoadProgress, Model};
+use models::{DraftFile, LoadOptions, LoadProgress, Model, ModelError};
 use target_worker::context_length;
 
 use crate::cli::{DeviceName, ModelArgs};
 
 /// The demo model, see `deploy/demo/README.md`.
 const DEMO_TARGET: &[u8] = include_bytes!("../deploy/demo/demo-target.gguf");
+/// Its draft.
+const DEMO_DRAFT: &[u8] = include_bytes!("../deploy/demo/demo-draft.gguf");
 /// Rows of one forward pass; longer prompts go in pieces of this size.
 pub(crate) const BATCH_ROWS: usize = 128;
 
@@ -25,6 +27,19 @@ pub(crate) fn open(model: Option<&Path>) -> Result<GgufFile> {
         }
         None => GgufFile::from_bytes("demo-target.gguf", DEMO_TARGET.to_vec())
             .context("opening the demo model"),
+    }
+}
+
+/// Opens the draft asked for, or the demo's.
+pub(crate) fn open_draft(draft: Option<&Path>) -> Result<DraftFile> {
+    match draft {
+        Some(path) => {
+            DraftFile::open(path).with_context(|| format!("opening draft {}", path.display()))
+        }
+        None => GgufFile::from_bytes("demo-draft.gguf", DEMO_DRAFT.to_vec())
+            .map_err(ModelError::from)
+            .and_then(DraftFile::from_gguf)
+            .context("opening the demo draft"),
     }
 }
 

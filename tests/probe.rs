@@ -176,3 +176,44 @@ fn probed_templates_are_those_of_transformers() {
         );
     }
 }
+
+/// Rounds of the demo's reference, whose drafts come from expanded weights: 8-bit activations may decide near ties
+/// otherwise. So nine tenths must agree, and elsewhere the reference's token must be within a nat of the likeliest.
+#[test]
+fn probed_drafts_are_those_of_the_demo_models_goldens() {
+    let text = std::fs::read_to_string(repository("deploy/demo/goldens.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let cases = demo_cases();
+    let out = tempfile::tempdir().unwrap();
+    let (tokens, written) = (
+        out.path().join("ids.json"),
+        out.path().join("out.safetensors"),
+    );
+    let runs = golden["speculative"].as_array().unwrap();
+    let (mut drafted, mut same) = (0, 0);
+    for run in runs.iter().filter(|run| run["budget"].is_null()).take(3) {
+        let case = cases.iter().find(|c| c["name"] == run["name"]).unwrap();
+        let round = &run["rounds"][1];
+        let mut ids = case["prompt_ids"].as_array().unwrap().clone();
+        ids.extend(run["ids"].as_array().unwrap().iter().cloned());
+        ids.truncate(round["anchor"].as_u64().unwrap() as usize + 1);
+        std::fs::write(&tokens, json!(ids).to_string()).unwrap();
+        let mut args = vec!["probe", "draft", "--tokens", tokens.to_str().unwrap()];
+        args.extend(["--out", written.to_str().unwrap()]);
+        tandem(&args, "");
+        let bytes = std::fs::read(&written).unwrap();
+        let probed = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(probed.tensor("draft_logits").unwrap().shape(), [15, 8192]);
+        let logits = words(&probed, "draft_logits", f32::from_le_bytes);
+        let draft = round["draft"].as_array().unwrap();
+        for (row, want) in logits.chunks(8192).zip(draft) {
+            let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let own = row[want.as_u64().unwrap() as usize];
+            assert!(top - own <= 1.0, "{}: {}", run["name"], top - own);
+            same += usize::from(top == own);
+            drafted += 1;
+        }
+    }
+    assert_eq!(drafted, 45);
+    assert!(same >= 40, "{same} of {drafted}");
+}

@@ -5,6 +5,7 @@
 //! it; its rows see the context and each other, and row `j` says the token at its own position. Embedding and head are
 //! the target's.
 
+mod attention;
 mod config;
 mod file;
 mod gguf_keys;
@@ -14,8 +15,11 @@ mod load;
 mod names;
 mod safetensors_file;
 mod said;
+mod scratch;
+mod weights;
 
-pub use config::{DraftAttention, DraftConfig, DraftOptions};
+pub use attention::DraftAttention;
+pub use config::{DraftConfig, DraftOptions};
 pub use file::DraftFile;
 pub use load::{draft_memory_need, load_draft};
 pub use names::DraftDialect;

@@ -1,46 +1,14 @@
 //! Sizes and constants of a draft: what its files say, what was set over it, and what the target asks for.
 
-use kernels::{KvType, Window};
+use kernels::KvType;
 
+use crate::dflash::attention::{self, DraftAttention};
 use crate::dflash::file::DraftFile;
 use crate::dflash::gguf_keys::MAX_LAYERS;
 use crate::dflash::names::DraftDialect;
-use crate::dflash::said::{AttentionStatement, Said};
+use crate::dflash::said::Said;
 use crate::error::ModelError;
 use crate::hparams::ModelConfig;
-
-/// What the rows of a draft block see in a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DraftAttention {
-    /// The whole context and the whole draft block.
-    Full,
-    /// The whole context, and of the draft block what is not later.
-    Causal,
-    /// What is fewer than `window` positions away.
-    Sliding {
-        /// W.
-        window: usize,
-        /// Nothing later.
-        causal: bool,
-    },
-}
-
-impl DraftAttention {
-    /// The same for a device.
-    pub(crate) fn window(self) -> Option<Window> {
-        match self {
-            Self::Full => None,
-            Self::Causal => Some(Window {
-                tokens: usize::MAX,
-                causal: true,
-            }),
-            Self::Sliding { window, causal } => Some(Window {
-                tokens: window,
-                causal,
-            }),
-        }
-    }
-}
 
 /// Sizes and constants of a draft model.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,7 +147,7 @@ impl DraftConfig {
                     (v as usize) < vocab
                 })?,
             capture_layers: capture_layers(file, &said.capture_layers, target)?,
-            attention: attention(said.attention, num_layers, options.sliding_window)?,
+            attention: attention::settle(said.attention, num_layers, options.sliding_window)?,
             context_length: said.context_length.unwrap_or(target.context_length),
             vocab_size: vocab,
         })
@@ -251,45 +219,6 @@ fn default_layers(features: usize, num_layers: usize) -> Vec<usize> {
             })
             .collect(),
     }
-}
-
-fn attention(
-    said: Option<AttentionStatement>,
-    num_layers: usize,
-    set: Option<usize>,
-) -> Result<Vec<DraftAttention>, ModelError> {
-    let (mut sliding, window, causal) = match said {
-        None => (vec![false; num_layers], None, None),
-        Some(said) => {
-            let got = said.sliding.value.len();
-            if got != num_layers {
-                return Err(said.sliding.refuse(format!("{num_layers} entries"), got));
-            }
-            (said.sliding.value, Some(said.window), said.causal)
-        }
-    };
-    if set.is_some_and(|window| window > 0) && !sliding.contains(&true) {
-        sliding[..num_layers - 1].fill(true);
-    }
-    if set == Some(0) {
-        sliding.fill(false);
-    }
-    let said = window.as_ref().and_then(|window| window.value);
-    sliding
-        .iter()
-        .map(|&sliding| match (sliding, set.or(said), &window) {
-            (true, Some(window), _) if window > 0 => Ok(DraftAttention::Sliding {
-                window,
-                causal: causal.unwrap_or(true),
-            }),
-            (true, got, Some(said)) => {
-                let got = got.map_or("nothing".to_owned(), |got| got.to_string());
-                Err(said.refuse("the window of sliding layers, at least 1", got))
-            }
-            _ if causal == Some(true) => Ok(DraftAttention::Causal),
-            _ => Ok(DraftAttention::Full),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -2,159 +2,17 @@
 //! goes through the layers and sees that context and itself.
 
 use kernels::{
-    AttentionArgs, Buffer, Device, DeviceError, GatedLinearArgs, HeadNorm, KvAppendArgs, KvLayer,
-    LinearArgs, Matrix, Norm, Projection, RopeArgs, RopeStyle, Segment, TopKArgs, Visibility,
+    AttentionArgs, Buffer, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvLayer, LinearArgs,
+    Matrix, Norm, Projection, RopeArgs, RopeStyle, Segment, TopKArgs, Visibility,
 };
 use kv_cache::{Cache, LayerMut};
 
-use crate::dflash::config::{DraftAttention, DraftConfig};
-use crate::dflash::names::Part;
+use crate::dflash::config::DraftConfig;
+use crate::dflash::scratch::{Rows, Scratch};
+use crate::dflash::weights::{Layer, TargetEnds};
 use crate::error::ModelError;
 use crate::memory::HEAD_ROWS;
 use crate::weights::WeightLoader;
-
-/// Embedding and head, both the target's.
-#[derive(Debug)]
-pub(crate) struct TargetEnds {
-    embedding: Matrix,
-    /// `None`: the embedding is the head too.
-    head: Option<Matrix>,
-}
-
-impl TargetEnds {
-    /// Tensors that are taken from the target's file.
-    pub(crate) const NAMES: [&str; 2] = ["token_embd.weight", "output.weight"];
-
-    pub(crate) fn load(
-        weights: &mut WeightLoader<'_>,
-        config: &DraftConfig,
-    ) -> Result<Self, ModelError> {
-        let (v, e) = (config.vocab_size, config.hidden_size);
-        let [embedding, head] = Self::NAMES;
-        Ok(Self {
-            embedding: weights.matrix(embedding, v, e)?,
-            head: if weights.has(head) {
-                Some(weights.matrix(head, v, e)?)
-            } else {
-                None
-            },
-        })
-    }
-}
-
-#[derive(Debug)]
-struct Layer {
-    input_norm: Buffer,
-    q: Matrix,
-    k: Matrix,
-    v: Matrix,
-    output: Matrix,
-    q_norm: Buffer,
-    k_norm: Buffer,
-    ffn_norm: Buffer,
-    gate: Matrix,
-    up: Matrix,
-    down: Matrix,
-    attention: DraftAttention,
-}
-
-impl Layer {
-    fn load(
-        weights: &mut WeightLoader<'_>,
-        config: &DraftConfig,
-        layer: usize,
-    ) -> Result<Self, ModelError> {
-        let name = |part| config.dialect.layer(layer, part);
-        let (e, f, d) = (
-            config.hidden_size,
-            config.feed_forward_size,
-            config.head_dim,
-        );
-        let (q, kv) = (config.num_heads * d, config.num_kv_heads * d);
-        Ok(Self {
-            input_norm: weights.buffer(&name(Part::InputNorm), &[e])?,
-            q: weights.matrix(&name(Part::Q), q, e)?,
-            k: weights.matrix(&name(Part::K), kv, e)?,
-            v: weights.matrix(&name(Part::V), kv, e)?,
-            output: weights.matrix(&name(Part::Output), e, q)?,
-            q_norm: weights.buffer(&name(Part::QNorm), &[d])?,
-            k_norm: weights.buffer(&name(Part::KNorm), &[d])?,
-            ffn_norm: weights.buffer(&name(Part::FfnNorm), &[e])?,
-            gate: weights.matrix(&name(Part::Gate), f, e)?,
-            up: weights.matrix(&name(Part::Up), f, e)?,
-            down: weights.matrix(&name(Part::Down), e, f)?,
-            attention: config.attention[layer],
-        })
-    }
-}
-
-/// Activations of at most N rows, of context or of draft blocks.
-#[derive(Debug)]
-struct Scratch {
-    /// \[context rows, taps E\].
-    features: Buffer,
-    /// Projected features, or the residual stream \[N, E\].
-    h: Buffer,
-    /// \[N, H, D\].
-    q: Buffer,
-    /// \[N, Hkv, D\].
-    k: Buffer,
-    /// \[N, Hkv, D\].
-    v: Buffer,
-    /// \[N, H, D\].
-    mixed: Buffer,
-    /// \[N, F\].
-    ffn: Buffer,
-    /// \[HEAD_ROWS, E\].
-    head_rows: Buffer,
-    /// \[HEAD_ROWS, V\].
-    logits: Buffer,
-}
-
-/// Rows that a draft computes at a time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows {
-    pub context: usize,
-    pub blocks: usize,
-}
-
-impl Rows {
-    fn most(self) -> usize {
-        self.context.max(self.blocks)
-    }
-
-    /// f32 values of all activations; saturates.
-    pub(crate) fn scratch_len(self, config: &DraftConfig) -> u64 {
-        let (q, kv) = (config.num_heads, 2 * config.num_kv_heads);
-        let row = config.hidden_size + (2 * q + kv) * config.head_dim + config.feed_forward_size;
-        let head = HEAD_ROWS * (config.hidden_size + config.vocab_size);
-        (self.most() as u64)
-            .saturating_mul(row as u64)
-            .saturating_add((self.context as u64).saturating_mul(config.feature_len() as u64))
-            .saturating_add(head as u64)
-    }
-}
-
-impl Scratch {
-    fn new(device: &dyn Device, config: &DraftConfig, rows: Rows) -> Result<Self, DeviceError> {
-        let n = rows.most();
-        let (q, kv) = (
-            config.num_heads * config.head_dim,
-            config.num_kv_heads * config.head_dim,
-        );
-        Ok(Self {
-            features: device.zeros(rows.context * config.feature_len())?,
-            h: device.zeros(n * config.hidden_size)?,
-            q: device.zeros(n * q)?,
-            k: device.zeros(n * kv)?,
-            v: device.zeros(n * kv)?,
-            mixed: device.zeros(n * q)?,
-            ffn: device.zeros(n * config.feed_forward_size)?,
-            head_rows: device.zeros(HEAD_ROWS * config.hidden_size)?,
-            logits: device.zeros(HEAD_ROWS * config.vocab_size)?,
-        })
-    }
-}
 
 /// Weights and activations of a draft.
 #[derive(Debug)]

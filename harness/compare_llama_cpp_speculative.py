@@ -10,8 +10,12 @@
 Each round gives every prompt to llama.cpp without a draft and with it, and all of them to `tandem bench` in all its
 modes. Answers are greedy, of one sequence, and end at the model's end of text. A speed is that of all prompts together:
 their tokens over their seconds, of each prompt the median over the rounds. Behind it stand the slowest and the fastest
-round. Where weights are quantised, llama.cpp's text with a draft may part from its own text without one, because it
-computes rows one by one with other products than rows together; `--out` of the converter has a pair in F32 too.
+round. Run it on an idle machine: llama.cpp's threads spin while they wait, and fall to a tenth of their speed where
+another program wants a core.
+
+Where weights are quantised, llama.cpp's text with a draft may part from its own without one (it did in 14 of the 24
+demo prompts), and another text has other rounds; the last column counts that. In F32, as the converter writes it too,
+all 24 are the same.
 
 What the seconds hold: decoding only. Loading, warm-up and the prompt are outside in both programs, but llama.cpp's
 first round computes the prompt's last token. It may go on past `-n` or the end of the text by the rest of an accepted
@@ -61,7 +65,7 @@ def llama(args, prompt: str, speculation: list) -> Answer:
     # It stops once it has more than `-n` tokens.
     command += ["-t", args.threads, "-c", args.ctx, "-n", args.n - 1, "-fit", "off"]
     command += ["--samplers", "top_k", "--top-k", 1, "--no-escape"]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", suffix=".txt") as file:
         file.write(prompt)
         file.flush()
         # As binary: `-f` would drop a newline at the end.
@@ -90,7 +94,7 @@ def tandem(args) -> dict[str, list[Answer]]:
             Answer(
                 len(each["tokens"]),
                 len(each["tokens"]) / each["tokens_per_second"],
-                len(each["tokens"]) / each["acceptance_length"],
+                len(each["tokens"]) / (each["acceptance_length"] or 1),
                 each["tokens"],
             )
             for each in result["prompts"]

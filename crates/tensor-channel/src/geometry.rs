@@ -110,3 +110,48 @@ fn invalid(field: &'static str, got: &str, expected: &str) -> ChannelError {
         expected: expected.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::ElementType;
+
+    fn geometry(row_len: usize, slot_rows: usize, slots: usize) -> Result<Geometry, ChannelError> {
+        Geometry::new(ChannelSpec {
+            element: ElementType::F32,
+            row_len,
+            slot_rows,
+            slots,
+        })
+    }
+
+    #[test]
+    fn whole_rows_up_to_a_slot_fit() {
+        let geometry = geometry(3, 2, 1).unwrap();
+        let fitting: Vec<usize> = (0..40).filter(|&bytes| geometry.fits(bytes)).collect();
+        assert_eq!(fitting, [0, 12, 24]);
+        assert!(geometry.check_written(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn sizes_that_no_memory_has_are_refused() {
+        let most = usize::MAX;
+        let rows = [
+            (0, 1, 1),
+            (1, 0, 1),
+            (1, 1, 0),
+            (most, 1, 1),
+            (1, most, 1),
+            (1, 1, most),
+            (most / 8, 1, 1),
+            (1 << 20, 1 << 20, 1 << 20),
+        ];
+        for (row_len, slot_rows, slots) in rows {
+            let result = geometry(row_len, slot_rows, slots);
+            assert!(
+                matches!(result, Err(ChannelError::Invalid { .. })),
+                "{row_len} x {slot_rows} x {slots}: {result:?}"
+            );
+        }
+    }
+}

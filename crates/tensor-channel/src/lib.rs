@@ -1,7 +1,8 @@
 //! Tensors between processes: a bounded ring with one writer and one reader, over shared memory or TCP.
 //!
 //! A link is two channels, one each way. One side offers it and hands the [`Descriptor`] to the other, which
-//! attaches. After that nothing else is asked of anyone: both ends see within 100 ms when the other is gone.
+//! attaches. After that nothing else is asked of anyone: both ends see within 100 ms when the other's process ended, and
+//! within a second (shared memory) or three (TCP) when it is stopped. No call takes longer than its patience.
 //!
 //! Built with `--cfg loom`, only the ring and the doorbell are there, for the model in `tests/loom.rs`.
 #![cfg_attr(loom, allow(dead_code, reason = "the model has no use for the rest"))]

@@ -37,7 +37,7 @@ pub struct OfferOptions {
     pub instance: String,
     /// `HOST:PORT` to listen on for TCP. Port 0 lets the system choose one.
     pub tcp_bind: String,
-    /// Host that the descriptor names for TCP, where it is not the one listened on.
+    /// Host that the descriptor names for TCP; `None`: the address listened on. Needed where that is all addresses.
     pub tcp_host: Option<String>,
 }
 

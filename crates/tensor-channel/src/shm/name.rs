@@ -69,3 +69,33 @@ fn check_rest(name: &str) -> bool {
 pub(crate) fn path(name: &str) -> PathBuf {
     [DIRECTORY, name].iter().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_ours_and_all_different() {
+        let names = [(); 2].map(|()| unguessable("target-0").unwrap());
+        assert_ne!(names[0], names[1]);
+        for name in names {
+            assert!(name.starts_with(&prefix("target-0")), "{name}");
+            check(&name).unwrap();
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let long = format!("tandem-{}", "x".repeat(250));
+        for name in [
+            "",
+            "other",
+            "tandem-/../../etc/passwd",
+            "/tandem-0",
+            "tandem-\0",
+            &long,
+        ] {
+            assert!(check(name).is_err(), "{name:?}");
+        }
+    }
+}

@@ -87,3 +87,36 @@ impl Frame {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_frame_says_what_was_said(
+            read: u64,
+            sequence: u64,
+            sender_closed: bool,
+            receiver_closed: bool,
+            message: Option<([u64; 4], u64)>,
+        ) {
+            let frame = Frame {
+                status: Status { read, sender_closed, receiver_closed },
+                sequence,
+                message: message.map(|(tag, bytes)| (Tag(tag), bytes)),
+            };
+            prop_assert_eq!(Frame::decode(&frame.encode()).unwrap(), frame);
+        }
+
+        #[test]
+        fn bytes_that_are_no_frame_are_an_error(head: [u8; 32], rest: [u8; 32]) {
+            let mut bytes = [0; HEAD_BYTES];
+            bytes[..32].copy_from_slice(&head);
+            bytes[32..].copy_from_slice(&rest);
+            prop_assert!(bytes.starts_with(b"tfrm") || Frame::decode(&bytes).is_err());
+        }
+    }
+}

@@ -100,7 +100,8 @@ pub fn offer(
     Ok(Offer(kind))
 }
 
-/// Attaches to an offered link; waits at most `patience` for the other side. `link` is what this side expects, named as
+/// Attaches to an offered link; waits at most `patience` for the other side, once the system knows the host's address.
+/// `link` is what this side expects, named as
 /// the offering side names it: this side sends into `inbound` and receives from `outbound`.
 ///
 /// # Errors

@@ -107,8 +107,8 @@ pub(crate) fn attach(
     generation: u64,
     link: LinkSpec,
 ) -> Result<Ends, ChannelError> {
-    let to_peer = open(inbound, link.inbound, generation)?;
-    let from_peer = open(outbound, link.outbound, generation)?;
+    let to_peer = Segment::open(inbound, Geometry::new(link.inbound)?, generation)?;
+    let from_peer = Segment::open(outbound, Geometry::new(link.outbound)?, generation)?;
     let peer = Arc::default();
     let to_peer = Pulse::start(to_peer, Role::Writer, &peer)?;
     let from_peer = Pulse::start(from_peer, Role::Reader, &peer)?;
@@ -135,12 +135,6 @@ fn create(
     let (segment, name) = Segment::create(instance, Geometry::new(spec)?)?;
     segment.header().identity.write(spec, generation);
     Ok((segment, name))
-}
-
-fn open(name: &str, spec: ChannelSpec, generation: u64) -> Result<Segment, ChannelError> {
-    let segment = Segment::open(name, Geometry::new(spec)?)?;
-    segment.header().identity.check(spec, generation)?;
-    Ok(segment)
 }
 
 fn ends(to_peer: Pulse, from_peer: Pulse) -> Ends {

@@ -5,6 +5,7 @@
 mod pair;
 mod raw;
 
+use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -81,6 +82,22 @@ fn every_field_that_says_what_a_segment_is_is_checked() {
             matches!(error, ChannelError::Damaged { field, .. } if field == name),
             "{name}: {error}"
         );
+    }
+}
+
+#[test]
+fn segments_of_another_size_are_refused() {
+    // Never nothing: this process's own side of the offer still touches the first page.
+    for bytes in [1, HEADER_BYTES as u64 - 1, HEADER_BYTES as u64, 1 << 20] {
+        let offer = offered(Transport::Shm, LINK);
+        let Descriptor::Shm { inbound, .. } = offer.descriptor() else {
+            panic!("not a segment");
+        };
+        let path = format!("/dev/shm/{inbound}");
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_len(bytes).unwrap();
+        let result = attach(offer.descriptor(), LINK, WATCHDOG);
+        assert_damaged(result, "segment bytes");
     }
 }
 

@@ -81,27 +81,41 @@ impl Segment {
     /// Maps a segment that another process created.
     ///
     /// # Errors
-    /// There is no such segment, or it is not of the size that `geometry` asks for.
-    pub(crate) fn open(name: &str, geometry: Geometry) -> Result<Self, ChannelError> {
+    /// There is no such segment, or it is not what `geometry` and `generation` say.
+    pub(crate) fn open(
+        name: &str,
+        geometry: Geometry,
+        generation: u64,
+    ) -> Result<Self, ChannelError> {
         name::check(name)?;
         let memory = ShmemConf::new()
             .os_id(name)
             .open()
             .map_err(|error| failed("opening", name, system(error)))?;
-        let expected = mapped_bytes(&geometry);
-        if memory.len() != expected {
-            return Err(ChannelError::Damaged {
-                field: "segment bytes",
-                got: memory.len() as u64,
-                expected: expected.to_string(),
-            });
-        }
         let file = File::open(name::path(name)).map_err(|error| failed("opening", name, error))?;
-        Ok(Self {
+        let (got, expected) = (memory.len(), mapped_bytes(&geometry));
+        let damaged = |expected: String| ChannelError::Damaged {
+            field: "segment bytes",
+            got: got as u64,
+            expected,
+        };
+        if got < size_of::<Header>() {
+            return Err(damaged(format!("at least {}", size_of::<Header>())));
+        }
+        let segment = Self {
             memory,
             geometry,
             file,
-        })
+        };
+        // Before the size, which differs where a field does, and says less.
+        segment
+            .header()
+            .identity
+            .check(geometry.spec(), generation)?;
+        if got != expected {
+            return Err(damaged(expected.to_string()));
+        }
+        Ok(segment)
     }
 
     /// Takes the lock if nobody has it.

@@ -16,7 +16,7 @@ const SEQUENCES: usize = 3;
 const PAGES: usize = 4;
 
 /// A tree with three branches, one of them five deep: `[0 [1 [3 [5] [6]] [4]] [2 [7 [8 [9]]]]]`.
-const TREE: &[i32] = &[-1, 0, 0, 1, 1, 3, 3, 2, 7, 8];
+pub(crate) const TREE: &[i32] = &[-1, 0, 0, 1, 1, 3, 3, 2, 7, 8];
 
 /// (heads, key/value heads, head dim, rotated pairs, style, per-head norm, gated).
 type Case = (usize, usize, usize, usize, RopeStyle, bool, bool);

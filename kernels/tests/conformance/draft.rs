@@ -6,9 +6,9 @@ use kernels::{
     RopeArgs, RopeStyle, Segment, Visibility, Window,
 };
 
-use crate::attention::{Row, chain, rows};
+use crate::attention::{Row, TREE, chain, rows};
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
-use crate::reference::{AttentionModel, Past};
+use crate::reference::{AttentionModel, Past, path_to};
 
 /// Rows of a draft block.
 const BLOCK: usize = 7;
@@ -135,10 +135,22 @@ impl<'a> Layer<'a> {
         });
     }
 
-    /// Blocks of sequences (sequence, committed rows, position of the first) in one call.
+    /// Draft blocks of sequences (sequence, committed rows, position of the first) in one call.
     fn blocks(
         &mut self,
         of: &[(usize, usize, usize)],
+        rows: &[Row],
+        visibility: Visibility,
+        window: Option<Window>,
+    ) -> Vec<f32> {
+        self.segments(of, &chain(BLOCK), rows, visibility, window)
+    }
+
+    /// Segments of the same nodes.
+    fn segments(
+        &mut self,
+        of: &[(usize, usize, usize)],
+        parents: &[i32],
         rows: &[Row],
         visibility: Visibility,
         window: Option<Window>,
@@ -150,13 +162,12 @@ impl<'a> Layer<'a> {
         );
         let (q_gamma, k_gamma, eps) = self.model.head_norm.as_ref().expect("is normed");
         let (q_gamma, k_gamma) = (upload(self.device, q_gamma), upload(self.device, k_gamma));
-        let parents = chain(BLOCK);
         let segments: Vec<_> = of
             .iter()
             .enumerate()
             .map(|(i, &(s, committed_len, first_position))| Segment {
-                first_row: i * BLOCK,
-                parents: &parents,
+                first_row: i * parents.len(),
+                parents,
                 committed_len,
                 first_position,
                 pages: &self.pages[s],
@@ -283,5 +294,46 @@ fn dropped_pages_leave_a_context_that_begins_later() {
         let [a, b] = [&mut dropped, &mut fresh]
             .map(|layer| layer.blocks(&of, &block, Visibility::All, None));
         assert!(same_bits(&a, &b), "{}", device.name());
+    }
+}
+
+/// A node of a tree sees through a window what it would see alone: positions count, not slots.
+#[test]
+fn windows_over_trees_are_those_over_their_paths() {
+    let mut noise = Noise(71);
+    let model = model(&mut noise);
+    let context = rows(&model, 61, &mut noise);
+    let nodes = rows(&model, TREE.len(), &mut noise);
+    let width = model.num_heads * model.head_dim;
+    for device in devices() {
+        for &window in WINDOWS {
+            let mut layer = Layer::new(&device, &model, KvType::F32);
+            for s in 0..SEQUENCES {
+                layer.append(s, 0, 500, &context);
+            }
+            let mut run = |s, parents: &[i32], rows: &[Row]| {
+                layer.segments(
+                    &[(s, 61, 500)],
+                    parents,
+                    rows,
+                    Visibility::Ancestors,
+                    window,
+                )
+            };
+            let together = run(0, TREE, &nodes);
+            for (node, got) in together.chunks_exact(width).enumerate() {
+                let path: Vec<Row> = path_to(TREE, node)
+                    .iter()
+                    .map(|&i| nodes[i].clone())
+                    .collect();
+                let alone = run(1, &chain(path.len()), &path);
+                let last = &alone[alone.len() - width..];
+                assert!(
+                    same_bits(got, last),
+                    "{window:?}, node {node} on {}",
+                    device.name()
+                );
+            }
+        }
     }
 }

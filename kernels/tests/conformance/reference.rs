@@ -31,7 +31,7 @@ pub(crate) fn rms_norm(x: &[f64], gamma: &[f32], eps: f32) -> Vec<f64> {
 }
 
 /// The node and its ancestors, oldest first.
-fn path_to(parents: &[i32], node: usize) -> Vec<usize> {
+pub(crate) fn path_to(parents: &[i32], node: usize) -> Vec<usize> {
     let mut path = vec![node];
     let mut at = parents[node];
     while at >= 0 {

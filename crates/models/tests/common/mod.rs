@@ -4,6 +4,7 @@
 
 pub mod drafts;
 pub mod naive_draft;
+pub mod rewritten_draft;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -26,7 +26,7 @@ pub struct InProcess {
 
 impl InProcess {
     pub fn open(draft: &Path, target: &Path, max_sequences: usize) -> Self {
-        let device = Arc::new(CpuDevice::new(0).unwrap());
+        let device = Arc::new(CpuDevice::new(1).unwrap());
         let options = DraftOptions {
             max_sequences,
             max_context_tokens: 512,

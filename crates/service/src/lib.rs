@@ -6,6 +6,7 @@ mod config;
 mod endpoint;
 mod error;
 mod grpc;
+mod held_stream;
 mod shutdown;
 mod telemetry;
 
@@ -13,5 +14,6 @@ pub use config::load_config;
 pub use endpoint::Endpoint;
 pub use error::ServiceError;
 pub use grpc::{GrpcListener, GrpcService, serve_grpc};
+pub use held_stream::HeldStream;
 pub use shutdown::{StopSignals, cancel_on_signal};
 pub use telemetry::init_telemetry;

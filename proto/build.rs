@@ -4,7 +4,13 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=tandem");
-    let contracts = protox::compile(["tandem/target/v1/target.proto"], ["."])?;
+    let contracts = protox::compile(
+        [
+            "tandem/draft/v1/draft.proto",
+            "tandem/target/v1/target.proto",
+        ],
+        ["."],
+    )?;
     tonic_prost_build::configure().compile_fds(contracts)?;
     Ok(())
 }

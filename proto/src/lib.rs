@@ -3,6 +3,14 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "the .proto files are the documentation")]
 
+/// A draft worker: `tandem/draft/v1/draft.proto`.
+pub mod draft {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tandem.draft.v1");
+    }
+}
+
 /// A target worker: `tandem/target/v1/target.proto`.
 pub mod target {
     /// Version 1.

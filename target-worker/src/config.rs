@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use engine::EngineConfig;
+use generation::{SpeculationConfig, SpeculationMode};
 use gguf::GgufFile;
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
@@ -32,6 +34,12 @@ pub struct Config {
     pub queue_len: usize,
     /// Prompt tokens computed in a step. More finish a prompt sooner, fewer keep the other streams quick.
     pub prefill_chunk: usize,
+    /// How drafts are used where there is one, `off`, `chain`, `tree` or `auto`. No answer depends on it.
+    pub speculation: String,
+    /// Draft tokens verified at a time, of a tree; with `auto` the most there may be.
+    pub ddtree_budget: usize,
+    /// Hold every token against plain decoding, at the cost of decoding twice; `/metrics` tells what came of it.
+    pub verify_lossless: bool,
     /// Seconds that running answers get to end at shutdown.
     pub drain_seconds: u64,
 }
@@ -47,6 +55,9 @@ impl Default for Config {
             parallel: 8,
             queue_len: 64,
             prefill_chunk: 128,
+            speculation: SpeculationMode::Auto.name().to_owned(),
+            ddtree_budget: 22,
+            verify_lossless: false,
             drain_seconds: 30,
         }
     }
@@ -62,7 +73,40 @@ impl Config {
         ] {
             ensure!(value > 0, "{key} is 0, expected at least 1");
         }
+        self.speculation()?;
         Ok(())
+    }
+
+    /// How drafts are used.
+    ///
+    /// # Errors
+    /// A mode that is none, or trees without a node.
+    pub fn speculation(&self) -> Result<SpeculationConfig> {
+        let mode: SpeculationMode = self.speculation.parse()?;
+        let grows_trees = matches!(mode, SpeculationMode::Tree | SpeculationMode::Auto);
+        ensure!(
+            self.ddtree_budget > 0 || !grows_trees,
+            "ddtree-budget is 0, expected at least 1; speculation off is plain decoding"
+        );
+        Ok(SpeculationConfig {
+            mode,
+            budget: self.ddtree_budget,
+        })
+    }
+
+    /// Sizes of the engine, for sequences of `context_length` tokens.
+    ///
+    /// # Errors
+    /// As [`Config::speculation`].
+    pub fn sizes(&self, context_length: usize) -> Result<EngineConfig> {
+        Ok(EngineConfig {
+            max_sequences: self.parallel,
+            queue_len: self.queue_len,
+            context_length,
+            prefill_chunk_tokens: self.prefill_chunk,
+            speculation: self.speculation()?,
+            verify_lossless: self.verify_lossless,
+        })
     }
 }
 

@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+mod attach;
 mod config;
 mod load;
+mod remote_drafter;
 mod role;
 mod server;
 

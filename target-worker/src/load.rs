@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use engine::{Engine, EngineConfig};
+use engine::Engine;
 use generation::ModelDescription;
 use gguf::GgufFile;
 use kernels::{CpuDevice, Device};
 use models::LoadProgress;
+use worker_api::SpeculationDescription;
 
 use crate::config::{Config, context_length};
 
@@ -17,17 +18,10 @@ pub(crate) fn start_engine(
     config: &Config,
     file: &GgufFile,
     progress: &mut dyn FnMut(LoadProgress),
-) -> Result<Engine> {
+) -> Result<(Engine, SpeculationDescription)> {
     let device = Arc::new(CpuDevice::new(config.threads)?);
     let context_length = context_length(file, config.ctx_size);
-    let sizes = EngineConfig {
-        max_sequences: config.parallel,
-        queue_len: config.queue_len,
-        context_length,
-        prefill_chunk_tokens: config.prefill_chunk,
-        speculation: generation::SpeculationConfig::OFF,
-        verify_lossless: false,
-    };
+    let sizes = config.sizes(context_length)?;
     let kv_type = config
         .cache_type
         .as_deref()
@@ -50,7 +44,14 @@ pub(crate) fn start_engine(
         max_sequences: u32::try_from(config.parallel).context("parallel")?,
         device: device.name(),
     };
-    Engine::start(model, description, sizes).context("starting the engine")
+    let speculates = SpeculationDescription {
+        mode: sizes.speculation.mode.name().to_owned(),
+        hidden_size: u32::try_from(model.config().hidden_size).context("hidden size")?,
+        num_layers: u32::try_from(model.config().num_layers).context("layers")?,
+        transports: tensor_channel::available(),
+    };
+    let engine = Engine::start(model, description, sizes).context("starting the engine")?;
+    Ok((engine, speculates))
 }
 
 /// `general.name`, or the file's name.

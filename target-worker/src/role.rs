@@ -10,6 +10,7 @@ use models::LoadProgress;
 use proto::target::v1::target_server::TargetServer as Wire;
 use service::{GrpcListener, serve_grpc};
 use tokio_util::sync::CancellationToken;
+use worker_api::SpeculationDescription;
 
 use crate::config::Config;
 use crate::load::start_engine;
@@ -28,10 +29,10 @@ pub async fn run(
     config.check()?;
     let listener = GrpcListener::bind(&config.listen).await?;
     tracing::info!(listen = %config.listen, "target worker listens");
-    let server = Arc::new(TargetServer::default());
     let ready = CancellationToken::new();
     // Ends the gRPC server: at shutdown, and when the engine is gone.
     let stop = shutdown.child_token();
+    let server = Arc::new(TargetServer::new(stop.clone()));
     let drain = Duration::from_secs(config.drain_seconds);
     let serving = tokio::spawn(serve_grpc(
         listener,
@@ -41,7 +42,8 @@ pub async fn run(
         drain,
     ));
     let _stopped = stop.clone().drop_guard();
-    let Some(engine) = load(config, file, progress, &server, &shutdown).await? else {
+    let Some((engine, speculation)) = load(config, file, progress, &server, &shutdown).await?
+    else {
         return Ok(serving.await??);
     };
     let handle = engine.handle();
@@ -51,9 +53,10 @@ pub async fn run(
         architecture = description.architecture,
         context_length = description.context_length,
         device = description.device,
+        speculation = speculation.mode,
         "target worker is ready"
     );
-    server.set_engine(handle.clone());
+    server.set_engine(handle.clone(), speculation);
     ready.cancel();
     tokio::select! {
         () = shutdown.cancelled() => {}
@@ -73,7 +76,7 @@ async fn load(
     mut progress: impl FnMut(LoadProgress) + Send + 'static,
     server: &Arc<TargetServer>,
     shutdown: &CancellationToken,
-) -> Result<Option<Engine>> {
+) -> Result<Option<(Engine, SpeculationDescription)>> {
     let server = Arc::clone(server);
     let loading = tokio::task::spawn_blocking(move || {
         start_engine(&config, &file, &mut |so_far| {

@@ -9,21 +9,37 @@ use engine::{EngineHandle, GenerateStream};
 use models::LoadProgress;
 use proto::target::v1 as wire;
 use proto::target::v1::target_server::Target;
+use service::HeldStream;
 use tokio_stream::Stream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use worker_api::{
-    description_to_proto, event_to_proto, request_from_proto, stats_to_proto, to_status,
+    SpeculationDescription, description_to_proto, event_to_proto, request_from_proto,
+    session_from_proto, session_status, stats_to_proto, to_status,
 };
 
+use crate::attach::{attach, until_lost};
+
 /// The service, there from the first moment: until the model is loaded it says how far loading is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TargetServer {
-    engine: OnceLock<EngineHandle>,
+    engine: OnceLock<(EngineHandle, SpeculationDescription)>,
     loaded_bytes: AtomicU64,
     total_bytes: AtomicU64,
+    /// Lets go of the draft, whose stream would never end by itself.
+    stop: CancellationToken,
 }
 
 impl TargetServer {
+    pub(crate) fn new(stop: CancellationToken) -> Self {
+        Self {
+            engine: OnceLock::new(),
+            loaded_bytes: AtomicU64::new(0),
+            total_bytes: AtomicU64::new(0),
+            stop,
+        }
+    }
+
     pub(crate) fn note_progress(&self, progress: LoadProgress) {
         // Relaxed: figures for people, nothing is ordered by them.
         self.loaded_bytes
@@ -32,12 +48,16 @@ impl TargetServer {
             .store(progress.bytes_total, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_engine(&self, engine: EngineHandle) {
+    pub(crate) fn set_engine(&self, engine: EngineHandle, speculation: SpeculationDescription) {
         // Called once, by the role.
-        let _first = self.engine.set(engine);
+        let _first = self.engine.set((engine, speculation));
     }
 
     fn engine(&self) -> Result<&EngineHandle, Status> {
+        Ok(&self.loaded()?.0)
+    }
+
+    fn loaded(&self) -> Result<&(EngineHandle, SpeculationDescription), Status> {
         self.engine.get().ok_or_else(|| {
             let loaded = self.loaded_bytes.load(Ordering::Relaxed);
             let total = self.total_bytes.load(Ordering::Relaxed).max(1);
@@ -49,13 +69,36 @@ impl TargetServer {
 #[tonic::async_trait]
 impl Target for TargetServer {
     type GenerateStream = Events;
+    type AttachStream = HeldStream<wire::AttachEvent>;
 
     async fn describe(
         &self,
         _request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::ModelDescription>, Status> {
-        let description = description_to_proto(self.engine()?.description());
+        let (engine, speculation) = self.loaded()?;
+        let description = description_to_proto(engine.description(), speculation);
         Ok(Response::new(description))
+    }
+
+    async fn attach(
+        &self,
+        request: Request<wire::AttachRequest>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let (engine, speculation) = self.loaded()?;
+        let session = request.into_inner().session.unwrap_or_default();
+        let session = session_from_proto(session).map_err(|error| session_status(&error))?;
+        let lease = attach(engine, speculation, &session).await;
+        let lease = lease.map_err(|error| {
+            tracing::debug!(draft = session.draft.name, %error, "draft refused");
+            session_status(&error)
+        })?;
+        let transport = session.transport();
+        tracing::info!(draft = session.draft.name, %transport, "draft attached");
+        let attached = wire::AttachEvent {
+            event: Some(wire::attach_event::Event::Attached(wire::Attached {})),
+        };
+        let end = until_lost(lease, self.stop.clone());
+        Ok(Response::new(HeldStream::new(attached, end)))
     }
 
     async fn generate(

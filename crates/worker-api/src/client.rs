@@ -1,31 +1,24 @@
 //! The caller's side of a target worker.
 
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use generation::{GenerateEvent, GenerateRequest, ModelDescription, WorkerStats};
-use hyper_util::rt::TokioIo;
 use proto::target::v1 as wire;
 use proto::target::v1::target_client::TargetClient as WireClient;
 use service::Endpoint;
-use tokio::net::UnixStream;
 use tokio_stream::Stream;
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint as Remote};
+use tonic::transport::Channel;
 
+use crate::connect::{self, CONTROL_TIMEOUT};
 use crate::convert::{
-    description_from_proto, event_from_proto, request_to_proto, stats_from_proto,
+    description_from_proto, event_from_proto, request_to_proto, session_to_proto,
+    speculation_from_proto, stats_from_proto,
 };
-use crate::error::WorkerError;
-
-/// Connecting to a worker of this host or network takes milliseconds.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Questions about the worker itself are answered at once, whatever it computes.
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that answers no ping for this long is gone.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+use crate::error::{SessionError, WorkerError};
+use crate::session::{DraftSession, SpeculationDescription};
+use crate::status::session_error;
 
 /// A target worker somewhere. Connects when first used, and again whenever the connection is lost. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,17 +32,8 @@ impl TargetClient {
     /// # Errors
     /// `endpoint` cannot be an address.
     pub fn new(endpoint: &Endpoint) -> Result<Self, WorkerError> {
-        let channel = match endpoint {
-            Endpoint::Tcp(address) => remote(format!("http://{address}"))?.connect_lazy(),
-            Endpoint::Unix(path) => {
-                let path = path.clone();
-                // The name goes nowhere: the connector knows the way.
-                remote("http://worker.invalid".to_owned())?
-                    .connect_with_connector_lazy(tower::service_fn(move |_| connect(path.clone())))
-            }
-        };
         Ok(Self {
-            wire: WireClient::new(channel),
+            wire: WireClient::new(connect::channel(endpoint)?),
         })
     }
 
@@ -58,10 +42,21 @@ impl TargetClient {
     /// # Errors
     /// The worker is not available.
     pub async fn describe(&self) -> Result<ModelDescription, WorkerError> {
+        Ok(description_from_proto(self.ask_description().await?))
+    }
+
+    /// How it speculates. Answers only when the worker is ready.
+    ///
+    /// # Errors
+    /// The worker is not available.
+    pub async fn describe_speculation(&self) -> Result<SpeculationDescription, WorkerError> {
+        Ok(speculation_from_proto(&self.ask_description().await?))
+    }
+
+    async fn ask_description(&self) -> Result<wire::ModelDescription, WorkerError> {
         let mut request = tonic::Request::new(wire::DescribeRequest {});
         request.set_timeout(CONTROL_TIMEOUT);
-        let answer = self.wire.clone().describe(request).await?;
-        Ok(description_from_proto(answer.into_inner()))
+        Ok(self.wire.clone().describe(request).await?.into_inner())
     }
 
     /// Counters since the worker's start.
@@ -73,6 +68,27 @@ impl TargetClient {
         request.set_timeout(CONTROL_TIMEOUT);
         let answer = self.wire.clone().stats(request).await?;
         Ok(stats_from_proto(answer.into_inner()))
+    }
+
+    /// Has it speculate with the draft of `session`, until the attachment is dropped.
+    ///
+    /// # Errors
+    /// The two do not go together, the channel cannot be opened from there, or the worker is not available.
+    pub async fn attach(&self, session: &DraftSession) -> Result<Attachment, SessionError> {
+        let request = wire::AttachRequest {
+            session: Some(session_to_proto(session)),
+        };
+        let attach = async {
+            let mut events = self.wire.clone().attach(request).await?.into_inner();
+            Ok((events.message().await?, events))
+        };
+        let attached = tokio::time::timeout(CONTROL_TIMEOUT, attach).await;
+        let attached = attached.map_err(|_| SessionError::silent("target"))?;
+        let (event, events) = attached.map_err(|status| session_error(&status))?;
+        match event.and_then(|event| event.event) {
+            Some(wire::attach_event::Event::Attached(_)) => Ok(Attachment(events)),
+            None => Err(SessionError::silent("target")),
+        }
     }
 
     /// Continues a prompt. Dropping the stream frees everything that the request holds in the worker.
@@ -103,15 +119,19 @@ impl Stream for GenerateStream {
     }
 }
 
-fn remote(uri: String) -> Result<Remote, WorkerError> {
-    let remote = Remote::from_shared(uri)
-        .map_err(|error| WorkerError::Invalid(error.to_string()))?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE);
-    Ok(remote)
-}
+/// A draft that a target speculates with. Dropping it takes the draft away.
+#[derive(Debug)]
+pub struct Attachment(Streaming<wire::AttachEvent>);
 
-async fn connect(path: PathBuf) -> std::io::Result<TokioIo<UnixStream>> {
-    Ok(TokioIo::new(UnixStream::connect(path).await?))
+impl Attachment {
+    /// Returns when the target has let go of the draft, with the reason. Cancel-safe.
+    pub async fn lost(&mut self) -> SessionError {
+        loop {
+            match self.0.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return SessionError::Gone("the target took it away".to_owned()),
+                Err(status) => return session_error(&status),
+            }
+        }
+    }
 }

@@ -1,13 +1,24 @@
 //! Domain types to messages and back. A message is foreign input: what it leaves out is an error, not a default.
 
+mod draft;
+mod speculation;
+
 use generation::{
-    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, SpeculationStats,
-    SpeculationTimings, Timings, Token, TopToken, WorkerStats,
+    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
+    WorkerStats,
 };
 use proto::target::v1 as wire;
 use sampling::SamplingParams;
 
 use crate::error::WorkerError;
+use crate::session::SpeculationDescription;
+
+pub(crate) use draft::{draft_from_proto, draft_stats_from_proto, transports_to_proto};
+pub use draft::{
+    draft_stats_to_proto, draft_to_proto, session_from_proto, session_to_proto,
+    transports_from_proto,
+};
+pub(crate) use speculation::speculation_from_proto;
 
 pub(crate) fn request_to_proto(request: GenerateRequest) -> wire::GenerateRequest {
     let sampling = request.sampling;
@@ -109,6 +120,7 @@ pub fn event_to_proto(event: GenerateEvent) -> wire::GenerateEvent {
                 prompt_ms: timings.prompt_ms,
                 generated_tokens: timings.generated_tokens,
                 generated_ms: timings.generated_ms,
+                speculation: Some(speculation::timings_to_proto(&timings.speculation)),
             }),
         }),
     };
@@ -157,13 +169,16 @@ fn timings_from_proto(timings: &wire::Timings) -> Timings {
         prompt_ms: timings.prompt_ms,
         generated_tokens: timings.generated_tokens,
         generated_ms: timings.generated_ms,
-        speculation: SpeculationTimings::default(),
+        speculation: speculation::timings_from_proto(&timings.speculation.unwrap_or_default()),
     }
 }
 
 /// A description as it goes over the wire.
 #[must_use]
-pub fn description_to_proto(model: &ModelDescription) -> wire::ModelDescription {
+pub fn description_to_proto(
+    model: &ModelDescription,
+    speculation: &SpeculationDescription,
+) -> wire::ModelDescription {
     wire::ModelDescription {
         name: model.name.clone(),
         architecture: model.architecture.clone(),
@@ -171,6 +186,10 @@ pub fn description_to_proto(model: &ModelDescription) -> wire::ModelDescription 
         vocab_size: model.vocab_size,
         max_sequences: model.max_sequences,
         device: model.device.clone(),
+        hidden_size: speculation.hidden_size,
+        num_layers: speculation.num_layers,
+        speculation: speculation.mode.clone(),
+        transports: transports_to_proto(&speculation.transports),
     }
 }
 
@@ -196,6 +215,7 @@ pub fn stats_to_proto(stats: WorkerStats) -> wire::WorkerStats {
         steps: stats.steps,
         finished_requests: stats.finished_requests,
         cancelled_requests: stats.cancelled_requests,
+        speculation: Some(speculation::stats_to_proto(stats.speculation)),
     }
 }
 
@@ -208,12 +228,14 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
         steps: stats.steps,
         finished_requests: stats.finished_requests,
         cancelled_requests: stats.cancelled_requests,
-        speculation: SpeculationStats::default(),
+        speculation: speculation::stats_from_proto(stats.speculation.unwrap_or_default()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use generation::SpeculationTimings;
+
     use super::*;
 
     #[test]
@@ -267,7 +289,16 @@ mod tests {
                     prompt_ms: 1.5,
                     generated_tokens: 9,
                     generated_ms: 2.5,
-                    speculation: SpeculationTimings::default(),
+                    speculation: SpeculationTimings {
+                        rounds: 3,
+                        draft_tokens: 30,
+                        accepted_tokens: 7,
+                        draft_ms: 0.5,
+                        channel_ms: 0.25,
+                        tree_ms: 0.125,
+                        verify_ms: 4.0,
+                        commit_ms: 0.75,
+                    },
                 },
             },
         ];

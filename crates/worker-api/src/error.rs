@@ -19,3 +19,26 @@ pub enum WorkerError {
     #[error("{0}")]
     Internal(String),
 }
+
+/// Why target and draft do not work together, or not any more. Named by what the caller can do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// A message that cannot be: the two are of different programs.
+    #[error("{0}")]
+    Invalid(String),
+    /// The models do not go together, or drafts are not wanted: change the configuration.
+    #[error("{0}")]
+    Mismatch(String),
+    /// The offered channel cannot be opened from the other side: offer another way.
+    #[error("{0}")]
+    Unreachable(String),
+    /// One of the workers is starting, stopping or gone: open a new session.
+    #[error("{0}")]
+    Gone(String),
+}
+
+impl SessionError {
+    pub(crate) fn silent(worker: &str) -> Self {
+        Self::Gone(format!("the {worker} worker does not answer"))
+    }
+}

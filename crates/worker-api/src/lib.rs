@@ -1,13 +1,23 @@
-//! Generate calls over gRPC: conversions, the client, status codes.
+//! Calls to the workers over gRPC: conversions, clients, status codes.
 
 #![forbid(unsafe_code)]
 
 mod client;
+mod connect;
 mod convert;
+mod draft_client;
 mod error;
+mod session;
 mod status;
 
-pub use client::{GenerateStream, TargetClient};
-pub use convert::{description_to_proto, event_to_proto, request_from_proto, stats_to_proto};
-pub use error::WorkerError;
-pub use status::to_status;
+pub use client::{Attachment, GenerateStream, TargetClient};
+pub use convert::{
+    description_to_proto, draft_stats_to_proto, draft_to_proto, event_to_proto, request_from_proto,
+    session_from_proto, session_to_proto, stats_to_proto, transports_from_proto,
+};
+pub use draft_client::{DraftClient, OpenSession};
+pub use error::{SessionError, WorkerError};
+pub use session::{DraftDescription, DraftSession, DraftStats, SpeculationDescription};
+pub use status::{session_status, to_status};
+// Of a session; who only passes it on needs no more of channels than this.
+pub use tensor_channel::Transport;

@@ -6,11 +6,12 @@ use generation::GenerateError;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-use crate::error::WorkerError;
+use crate::error::{SessionError, WorkerError};
 
 /// Tells apart what one status code cannot.
 const DETAIL: &str = "tandem-error";
 const PROMPT_TOO_LONG: &str = "prompt-too-long";
+const UNREACHABLE: &str = "channel-unreachable";
 
 /// The status that a worker answers with.
 #[must_use]
@@ -33,32 +34,67 @@ pub fn to_status(error: &GenerateError) -> Status {
     status
 }
 
-impl From<Status> for WorkerError {
-    fn from(status: Status) -> Self {
-        let message = status.message().to_owned();
+/// The status that ends a session, or refuses one.
+#[must_use]
+pub fn session_status(error: &SessionError) -> Status {
+    let code = match error {
+        SessionError::Invalid(_) => Code::InvalidArgument,
+        SessionError::Mismatch(_) | SessionError::Unreachable(_) => Code::FailedPrecondition,
+        SessionError::Gone(_) => Code::Unavailable,
+    };
+    let mut status = Status::new(code, error.to_string());
+    if matches!(error, SessionError::Unreachable(_)) {
+        let detail = MetadataValue::from_static(UNREACHABLE);
+        status.metadata_mut().insert(DETAIL, detail);
+    }
+    status
+}
+
+pub(crate) fn session_error(status: &Status) -> SessionError {
+    let message = status.message().to_owned();
+    let detail = status.metadata().get(DETAIL);
+    match status.code() {
         // Only a status made on this side has a source: the way to the worker broke, whatever code that was given.
-        if status.source().is_some() {
-            return unavailable(&message);
+        _ if status.source().is_some() => SessionError::Gone(message),
+        Code::FailedPrecondition if detail.is_some_and(|detail| detail == UNREACHABLE) => {
+            SessionError::Unreachable(message)
         }
-        let detail = status.metadata().get(DETAIL);
-        match status.code() {
-            Code::InvalidArgument if detail.is_some_and(|detail| detail == PROMPT_TOO_LONG) => {
-                Self::PromptTooLong(message)
-            }
-            Code::InvalidArgument | Code::NotFound | Code::OutOfRange => Self::Invalid(message),
-            Code::ResourceExhausted => Self::QueueFull(message),
-            Code::Unavailable
-            | Code::Unknown
-            | Code::Cancelled
-            | Code::Aborted
-            | Code::DeadlineExceeded => unavailable(&message),
-            _ => Self::Internal(message),
-        }
+        Code::FailedPrecondition => SessionError::Mismatch(message),
+        Code::InvalidArgument | Code::Unimplemented => SessionError::Invalid(message),
+        _ => SessionError::Gone(message),
     }
 }
 
-fn unavailable(message: &str) -> WorkerError {
-    WorkerError::Unavailable(format!("the target worker is not available: {message}"))
+impl From<Status> for WorkerError {
+    fn from(status: Status) -> Self {
+        worker_error(&status, "target")
+    }
+}
+
+/// What `worker` answered instead of a result.
+pub(crate) fn worker_error(status: &Status, worker: &str) -> WorkerError {
+    let message = status.message().to_owned();
+    let unavailable = |message: &str| {
+        WorkerError::Unavailable(format!("the {worker} worker is not available: {message}"))
+    };
+    // As above.
+    if status.source().is_some() {
+        return unavailable(&message);
+    }
+    let detail = status.metadata().get(DETAIL);
+    match status.code() {
+        Code::InvalidArgument if detail.is_some_and(|detail| detail == PROMPT_TOO_LONG) => {
+            WorkerError::PromptTooLong(message)
+        }
+        Code::InvalidArgument | Code::NotFound | Code::OutOfRange => WorkerError::Invalid(message),
+        Code::ResourceExhausted => WorkerError::QueueFull(message),
+        Code::Unavailable
+        | Code::Unknown
+        | Code::Cancelled
+        | Code::Aborted
+        | Code::DeadlineExceeded => unavailable(&message),
+        _ => WorkerError::Internal(message),
+    }
 }
 
 #[cfg(test)]
@@ -68,8 +104,8 @@ mod tests {
     use generation::GenerateError;
     use tonic::{Code, Status};
 
-    use super::to_status;
-    use crate::error::WorkerError;
+    use super::{session_error, session_status, to_status};
+    use crate::error::{SessionError, WorkerError};
 
     #[test]
     fn errors_keep_their_kind_and_words_over_the_wire() {
@@ -105,6 +141,19 @@ mod tests {
             status.set_source(Arc::new(std::io::Error::other("broken pipe")));
             let error = WorkerError::from(status);
             assert!(matches!(error, WorkerError::Unavailable(_)), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_ends_a_session_keeps_its_kind_and_words_over_the_wire() {
+        let words = "hidden_size is 512, expected 5120".to_owned();
+        for error in [
+            SessionError::Invalid(words.clone()),
+            SessionError::Mismatch(words.clone()),
+            SessionError::Unreachable(words.clone()),
+            SessionError::Gone(words),
+        ] {
+            assert_eq!(session_error(&session_status(&error)), error);
         }
     }
 }

@@ -1,0 +1,226 @@
+//! Drafts and their sessions.
+
+use proto::draft::v1 as wire;
+use tensor_channel::{Descriptor, Transport};
+
+use crate::error::SessionError;
+use crate::session::{DraftDescription, DraftSession, DraftStats};
+
+/// A description as it goes over the wire.
+#[must_use]
+pub fn draft_to_proto(draft: &DraftDescription) -> wire::DraftDescription {
+    wire::DraftDescription {
+        name: draft.name.clone(),
+        architecture: draft.architecture.clone(),
+        block_size: draft.block_size,
+        capture_layers: draft.capture_layers.clone(),
+        hidden_size: draft.hidden_size,
+        vocab_size: draft.vocab_size,
+        max_top_k: draft.max_top_k,
+        max_sequences: draft.max_sequences,
+        context_length: draft.context_length,
+        device: draft.device.clone(),
+    }
+}
+
+pub(crate) fn draft_from_proto(draft: wire::DraftDescription) -> DraftDescription {
+    DraftDescription {
+        name: draft.name,
+        architecture: draft.architecture,
+        block_size: draft.block_size,
+        capture_layers: draft.capture_layers,
+        hidden_size: draft.hidden_size,
+        vocab_size: draft.vocab_size,
+        max_top_k: draft.max_top_k,
+        max_sequences: draft.max_sequences,
+        context_length: draft.context_length,
+        device: draft.device,
+    }
+}
+
+/// A session as it goes over the wire.
+#[must_use]
+pub fn session_to_proto(session: &DraftSession) -> wire::Session {
+    let way = match &session.channel {
+        Descriptor::Shm {
+            inbound,
+            outbound,
+            generation,
+        } => wire::channel::Way::SharedMemory(wire::SharedMemory {
+            inbound: inbound.clone(),
+            outbound: outbound.clone(),
+            generation: *generation,
+        }),
+        Descriptor::Tcp { address, secret } => wire::channel::Way::Tcp(wire::Tcp {
+            address: address.clone(),
+            secret: secret.to_vec(),
+        }),
+    };
+    wire::Session {
+        channel: Some(wire::Channel { way: Some(way) }),
+        draft: Some(draft_to_proto(&session.draft)),
+    }
+}
+
+/// A session as the target takes it. Whether its sizes make sense is for the link to say.
+///
+/// # Errors
+/// [`SessionError::Invalid`]: a part is missing, or the secret has another length.
+pub fn session_from_proto(session: wire::Session) -> Result<DraftSession, SessionError> {
+    let missing = |field: &str| SessionError::Invalid(format!("Session.{field} is missing"));
+    let draft = session.draft.ok_or_else(|| missing("draft"))?;
+    let way = session.channel.and_then(|channel| channel.way);
+    let channel = match way.ok_or_else(|| missing("channel"))? {
+        wire::channel::Way::SharedMemory(way) => Descriptor::Shm {
+            inbound: way.inbound,
+            outbound: way.outbound,
+            generation: way.generation,
+        },
+        wire::channel::Way::Tcp(way) => Descriptor::Tcp {
+            address: way.address,
+            secret: way.secret.try_into().map_err(|secret: Vec<u8>| {
+                let len = secret.len();
+                SessionError::Invalid(format!("Tcp.secret has {len} bytes, expected 16"))
+            })?,
+        },
+    };
+    Ok(DraftSession {
+        channel,
+        draft: draft_from_proto(draft),
+    })
+}
+
+pub(crate) fn transports_to_proto(transports: &[Transport]) -> Vec<i32> {
+    let to_proto = |transport: &Transport| match transport {
+        Transport::CudaIpc => wire::Transport::CudaIpc,
+        Transport::HipIpc => wire::Transport::HipIpc,
+        Transport::Shm => wire::Transport::Shm,
+        Transport::Tcp => wire::Transport::Tcp,
+    };
+    transports
+        .iter()
+        .map(|transport| to_proto(transport).into())
+        .collect()
+}
+
+/// The transports that are known here; others are a newer peer's.
+#[must_use]
+pub fn transports_from_proto(transports: &[i32]) -> Vec<Transport> {
+    let from_proto = |&transport: &i32| match wire::Transport::try_from(transport).ok()? {
+        wire::Transport::CudaIpc => Some(Transport::CudaIpc),
+        wire::Transport::HipIpc => Some(Transport::HipIpc),
+        wire::Transport::Shm => Some(Transport::Shm),
+        wire::Transport::Tcp => Some(Transport::Tcp),
+        wire::Transport::Unspecified => None,
+    };
+    transports.iter().filter_map(from_proto).collect()
+}
+
+/// Counters as they go over the wire.
+#[must_use]
+pub fn draft_stats_to_proto(stats: DraftStats) -> wire::DraftStats {
+    wire::DraftStats {
+        sessions: stats.sessions,
+        sequences: stats.sequences,
+        steps: stats.steps,
+        proposals: stats.proposals,
+        refusals: stats.refusals,
+        feature_rows: stats.feature_rows,
+        evicted_sequences: stats.evicted_sequences,
+    }
+}
+
+pub(crate) fn draft_stats_from_proto(stats: wire::DraftStats) -> DraftStats {
+    DraftStats {
+        sessions: stats.sessions,
+        sequences: stats.sequences,
+        steps: stats.steps,
+        proposals: stats.proposals,
+        refusals: stats.refusals,
+        feature_rows: stats.feature_rows,
+        evicted_sequences: stats.evicted_sequences,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(channel: Descriptor) -> DraftSession {
+        let draft = DraftDescription {
+            name: "d".to_owned(),
+            architecture: "a".to_owned(),
+            block_size: 16,
+            capture_layers: vec![1, 3],
+            hidden_size: 512,
+            vocab_size: 8192,
+            max_top_k: 32,
+            max_sequences: 8,
+            context_length: 4096,
+            device: "cpu".to_owned(),
+        };
+        DraftSession { channel, draft }
+    }
+
+    #[test]
+    fn sessions_come_back_as_they_went() {
+        let shm = Descriptor::Shm {
+            inbound: "in".to_owned(),
+            outbound: "out".to_owned(),
+            generation: u64::MAX,
+        };
+        let tcp = Descriptor::Tcp {
+            address: "[::1]:7".to_owned(),
+            secret: [7; 16],
+        };
+        for session in [session(shm), session(tcp)] {
+            let back = session_from_proto(session_to_proto(&session)).unwrap();
+            assert_eq!(back, session);
+        }
+    }
+
+    #[test]
+    fn transports_come_back_as_they_went_and_unknown_ones_are_left_out() {
+        let all = [
+            Transport::CudaIpc,
+            Transport::HipIpc,
+            Transport::Shm,
+            Transport::Tcp,
+        ];
+        let mut wire = transports_to_proto(&all);
+        wire.extend([0, 99, -1]);
+        assert_eq!(transports_from_proto(&wire), all);
+    }
+
+    #[test]
+    fn a_session_without_its_parts_is_an_error() {
+        let tcp = Descriptor::Tcp {
+            address: String::new(),
+            secret: [0; 16],
+        };
+        let whole = session_to_proto(&session(tcp));
+        let check = |session: wire::Session, words: &str| {
+            let error = session_from_proto(session).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        let no_draft = wire::Session {
+            draft: None,
+            ..whole.clone()
+        };
+        check(no_draft, "draft");
+        let no_way = wire::Session {
+            channel: Some(wire::Channel { way: None }),
+            ..whole.clone()
+        };
+        check(no_way, "channel");
+        let way = wire::channel::Way::Tcp(wire::Tcp {
+            address: String::new(),
+            secret: vec![1; 15],
+        });
+        let short = wire::Session {
+            channel: Some(wire::Channel { way: Some(way) }),
+            ..whole
+        };
+        check(short, "15 bytes");
+    }
+}

@@ -6,6 +6,7 @@
 mod hostile;
 mod memory;
 mod talk;
+mod transports;
 
 use std::time::Duration;
 

@@ -7,12 +7,13 @@ use crate::message::foreign;
 
 /// Rows of a features slot at most: half a prefill step of the default size.
 const MAX_FEATURE_ROWS: usize = 64;
-/// Bytes of a features slot at most; one row may be longer. Rows of the 27B reference model have 100 KiB, ten of which
-/// are more than a round accepts.
-const MAX_FEATURE_BYTES: usize = 1 << 20;
-/// Features slots: 8 MiB at most, which fits the 64 MiB of shared memory that a container has by default, and more
-/// than a prefill step of the default size where rows are short.
-const FEATURE_SLOTS: usize = 8;
+/// Bytes of a features slot at most; one row may be longer. Rows of the 27B reference model have 100 KiB, five of which
+/// are about what a round accepts.
+const MAX_FEATURE_BYTES: usize = 512 << 10;
+/// Features slots: a round takes two or three for each sequence, features and a question, and all of them are there at
+/// once. 16 MiB at most, so that a session and its successor fit the 64 MiB of shared memory that a container has by
+/// default.
+const FEATURE_SLOTS: usize = 32;
 /// Proposals on their way: more than a target asks for at a time, as it asks once for each sequence.
 const PROPOSAL_SLOTS: usize = 64;
 /// An id and a log-probability.
@@ -109,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn a_features_slot_has_64_rows_or_a_mebibyte_and_one_row_always() {
-        for (feature_len, rows) in [(3 * 512, 64), (5 * 5120, 10), (1 << 19, 1), (1, 64)] {
+    fn a_features_slot_has_64_rows_or_half_a_mebibyte_and_one_row_always() {
+        for (feature_len, rows) in [(3 * 512, 64), (5 * 5120, 5), (1 << 19, 1), (1, 64)] {
             assert_eq!(link_spec(&shape(feature_len)).inbound.slot_rows, rows);
         }
     }

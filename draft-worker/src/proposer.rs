@@ -1,0 +1,358 @@
+//! The thread that owns the draft model: gathers what the targets say, and answers their questions in one pass.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use draft_link::{Ask, DraftEnd, LinkError, Question, Refusal, Request};
+use models::{DraftBlock, DraftModel, SequenceId};
+use speculative::Proposal;
+
+use crate::contexts::{Contexts, Key};
+use crate::counters::Counters;
+use crate::session::Session;
+
+/// Longest wait for a target. Its messages end it at once; this bounds how late a new session, or one that was dropped,
+/// is seen.
+const WAIT: Duration = Duration::from_millis(20);
+/// The same where several targets take turns.
+const TURN: Duration = Duration::from_millis(1);
+/// Messages that one target has read before the others get their turn; more than a channel holds.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A target has attached.
+    Serve(Session),
+    /// The worker shuts down.
+    Stop,
+}
+
+/// The model and the targets it serves.
+pub(crate) struct Proposer {
+    model: DraftModel,
+    commands: Receiver<Command>,
+    counters: Arc<Counters>,
+    sessions: Vec<Session>,
+    contexts: Contexts,
+    /// Whose turn it is to be waited for.
+    turn: usize,
+}
+
+/// A question and where it came from.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    session: u64,
+    question: Question,
+}
+
+/// What was read in one go.
+#[derive(Debug, Default)]
+struct Gathered {
+    asked: Vec<Asked>,
+    /// When the first message was there: what an answer takes counts from then.
+    since: Option<Instant>,
+}
+
+impl Asked {
+    fn key(&self) -> Key {
+        Key {
+            session: self.session,
+            sequence: self.question.sequence,
+        }
+    }
+}
+
+impl Proposer {
+    pub fn new(model: DraftModel, commands: Receiver<Command>, counters: Arc<Counters>) -> Self {
+        Self {
+            model,
+            commands,
+            counters,
+            sessions: Vec::new(),
+            contexts: Contexts::default(),
+            turn: 0,
+        }
+    }
+
+    /// Runs until it is told to stop.
+    pub fn run(&mut self) {
+        while self.take_commands() {
+            self.end_left();
+            let Gathered { asked, since } = self.gather();
+            if let Some(since) = since {
+                self.answer(&latest(asked), since);
+            }
+            self.counters.sequences.set(self.contexts.len());
+            self.counters.sessions.set(self.sessions.len());
+        }
+        for session in std::mem::take(&mut self.sessions) {
+            session.finish("the draft worker is shutting down".to_owned());
+        }
+    }
+
+    /// Waits for a session where there is none. `false`: stop.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            let command = if self.sessions.is_empty() {
+                self.commands.recv().ok()
+            } else {
+                match self.commands.try_recv() {
+                    Ok(command) => Some(command),
+                    Err(TryRecvError::Empty) => return true,
+                    Err(TryRecvError::Disconnected) => None,
+                }
+            };
+            match command {
+                Some(Command::Serve(session)) => self.sessions.push(session),
+                Some(Command::Stop) | None => return false,
+            }
+        }
+    }
+
+    /// Ends the sessions that nobody holds any more.
+    fn end_left(&mut self) {
+        let is_left = |session: &mut Session| session.left.is_cancelled();
+        let left: Vec<Session> = self.sessions.extract_if(.., is_left).collect();
+        for session in left {
+            self.end(session, "the session was given up".to_owned());
+        }
+    }
+
+    fn end(&mut self, session: Session, why: String) {
+        tracing::info!(session = session.id, why, "session ended");
+        self.contexts.forget_session(&mut self.model, session.id);
+        session.finish(why);
+    }
+
+    /// Reads what is there, or waits for the next message.
+    fn gather(&mut self) -> Gathered {
+        let mut gathered = Gathered::default();
+        // From the end, as a session that broke leaves the list.
+        for index in (0..self.sessions.len()).rev() {
+            self.read(index, Duration::ZERO, &mut gathered);
+        }
+        let num_sessions = self.sessions.len();
+        if gathered.since.is_none() && num_sessions > 0 {
+            self.turn = (self.turn + 1) % num_sessions;
+            let wait = if num_sessions == 1 { WAIT } else { TURN };
+            self.read(self.turn, wait, &mut gathered);
+        }
+        gathered
+    }
+
+    /// Reads what a target says; waits at most `patience` for the first message.
+    fn read(&mut self, index: usize, mut patience: Duration, gathered: &mut Gathered) {
+        for _ in 0..MESSAGES_PER_TURN {
+            match self.read_one(index, patience, gathered) {
+                Ok(true) => patience = Duration::ZERO,
+                Ok(false) => return,
+                Err(error) => {
+                    let session = self.sessions.swap_remove(index);
+                    return self.end(session, error.to_string());
+                }
+            }
+        }
+    }
+
+    /// `false`: nothing came.
+    fn read_one(
+        &mut self,
+        index: usize,
+        patience: Duration,
+        gathered: &mut Gathered,
+    ) -> Result<bool, LinkError> {
+        let session = &mut self.sessions[index];
+        let key = |sequence| Key {
+            session: session.id,
+            sequence,
+        };
+        let Some(request) = session.end.receive(patience)? else {
+            return Ok(false);
+        };
+        gathered.since.get_or_insert_with(Instant::now);
+        match request {
+            Request::Features {
+                sequence,
+                first_position,
+                rows,
+            } => {
+                let key = key(sequence);
+                let model = &mut self.model;
+                let num_rows = rows.len() / model.config().feature_len();
+                match self.contexts.feed(model, key, first_position, rows) {
+                    Ok(fed) => {
+                        self.counters.feature_rows.add(num_rows);
+                        self.counters.evicted_sequences.add(fed.evicted.into());
+                    }
+                    // Its questions are refused until it is fed anew.
+                    Err(error) => tracing::warn!(%error, sequence, "features not taken"),
+                }
+            }
+            Request::Propose(question) => gathered.asked.push(Asked {
+                session: session.id,
+                question,
+            }),
+            Request::Forget { sequence } => self.contexts.forget(&mut self.model, key(sequence)),
+        }
+        Ok(true)
+    }
+
+    /// Answers all questions with one forward pass.
+    fn answer(&mut self, asked: &[Asked], since: Instant) {
+        let mut blocks = Vec::with_capacity(asked.len());
+        let mut answered = Vec::with_capacity(asked.len());
+        for asked in asked {
+            let Some(sequence) = self.context_before(asked) else {
+                self.refuse(asked, Refusal::Context);
+                continue;
+            };
+            let Ask { anchor, depth, .. } = asked.question.ask;
+            blocks.push(DraftBlock {
+                sequence,
+                anchor,
+                depth,
+            });
+            answered.push(*asked);
+        }
+        let Some(top_k) = answered.iter().map(|asked| asked.question.ask.top_k).max() else {
+            return;
+        };
+        match self.model.propose(&blocks, top_k) {
+            Ok(proposals) => {
+                self.counters.steps.add(1);
+                let draft_time = since.elapsed();
+                for (asked, proposal) in answered.iter().zip(proposals) {
+                    let proposal = narrowed(proposal, asked.question.ask.top_k);
+                    self.reply(asked, &proposal, draft_time);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, sequences = answered.len(), "no proposals");
+                for asked in &answered {
+                    self.refuse(asked, Refusal::Model);
+                }
+            }
+        }
+    }
+
+    /// The sequence's context, if it ends where the anchor is.
+    fn context_before(&mut self, asked: &Asked) -> Option<SequenceId> {
+        let id = self.contexts.find(asked.key())?;
+        let ends = self.model.next_position(id).ok()?;
+        (ends == asked.question.ask.position).then_some(id)
+    }
+
+    fn reply(&mut self, asked: &Asked, proposal: &Proposal, draft_time: Duration) {
+        self.counters.proposals.add(1);
+        self.send(asked.session, |end| {
+            end.reply(&asked.question, proposal, draft_time, Duration::ZERO)
+        });
+    }
+
+    fn refuse(&mut self, asked: &Asked, refusal: Refusal) {
+        self.counters.refusals.add(1);
+        self.send(asked.session, |end| {
+            end.refuse(&asked.question, refusal, Duration::ZERO)
+        });
+    }
+
+    /// A target that cannot be answered, or leaves as many answers unread as the channel holds, loses its session.
+    fn send(&mut self, session: u64, send: impl FnOnce(&mut DraftEnd) -> Result<(), LinkError>) {
+        let found = self.sessions.iter().position(|found| found.id == session);
+        let Some(index) = found else { return };
+        if let Err(error) = send(&mut self.sessions[index].end) {
+            let session = self.sessions.swap_remove(index);
+            self.end(session, error.to_string());
+        }
+    }
+}
+
+/// The last question of each sequence: those before it were given up.
+fn latest(mut asked: Vec<Asked>) -> Vec<Asked> {
+    let mut seen = HashSet::new();
+    asked.reverse();
+    asked.retain(|asked| seen.insert(asked.key()));
+    asked.reverse();
+    asked
+}
+
+/// The first `top_k` tokens of each position.
+fn narrowed(proposal: Proposal, top_k: usize) -> Proposal {
+    if proposal.top_k <= top_k {
+        return proposal;
+    }
+    let positions = |len: usize| (0..len / proposal.top_k).map(|at| at * proposal.top_k);
+    let ids = positions(proposal.ids.len()).flat_map(|at| &proposal.ids[at..at + top_k]);
+    let log_probs =
+        positions(proposal.log_probs.len()).flat_map(|at| &proposal.log_probs[at..at + top_k]);
+    Proposal {
+        top_k,
+        ids: ids.copied().collect(),
+        log_probs: log_probs.copied().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use draft_link::{Ask, Question};
+    use speculative::Proposal;
+
+    use super::{Asked, latest, narrowed};
+
+    fn asked(session: u64, sequence: u64, request: u64) -> Asked {
+        let ask = Ask {
+            anchor: 0,
+            position: 0,
+            depth: 1,
+            top_k: 1,
+        };
+        Asked {
+            session,
+            question: Question {
+                sequence,
+                request,
+                ask,
+            },
+        }
+    }
+
+    #[test]
+    fn of_several_questions_of_a_sequence_the_last_stands() {
+        let all = vec![
+            asked(1, 7, 0),
+            asked(2, 7, 0),
+            asked(1, 8, 1),
+            asked(1, 7, 2),
+        ];
+        let left: Vec<_> = latest(all)
+            .iter()
+            .map(|asked| {
+                (
+                    asked.session,
+                    asked.question.sequence,
+                    asked.question.request,
+                )
+            })
+            .collect();
+        assert_eq!(left, [(2, 7, 0), (1, 8, 1), (1, 7, 2)]);
+    }
+
+    #[test]
+    fn a_proposal_narrows_to_the_likeliest_of_each_position() {
+        let wide = Proposal {
+            top_k: 3,
+            ids: vec![1, 2, 3, 4, 5, 6],
+            log_probs: vec![-1.0, -2.0, -3.0, -4.0, -5.0, -6.0],
+        };
+        let narrow = Proposal {
+            top_k: 2,
+            ids: vec![1, 2, 4, 5],
+            log_probs: vec![-1.0, -2.0, -4.0, -5.0],
+        };
+        assert_eq!(narrowed(wide.clone(), 2), narrow);
+        assert_eq!(narrowed(wide.clone(), 3), wide);
+    }
+}

@@ -1,0 +1,155 @@
+//! The life of a draft worker: listen, load, serve.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gguf::GgufFile;
+use models::{DraftFile, DraftModel, LoadProgress};
+use proto::draft::v1::draft_server::DraftServer as Wire;
+use service::{GrpcListener, serve_grpc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use worker_api::DraftDescription;
+
+use crate::accept::Sessions;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::load;
+use crate::proposer::{Command, Proposer};
+use crate::server::DraftServer;
+
+/// Loads `draft` for `target` and serves it until `shutdown`. `progress` is called while loading.
+///
+/// # Errors
+/// A setting cannot be, the socket cannot be opened, the model cannot be loaded, or the device thread broke.
+pub async fn run(
+    config: Config,
+    draft: DraftFile,
+    target: GgufFile,
+    progress: impl FnMut(LoadProgress) + Send + 'static,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    config.check()?;
+    remove_left_behind();
+    let listener = GrpcListener::bind(&config.listen).await?;
+    tracing::info!(listen = %config.listen, "draft worker listens");
+    let ready = CancellationToken::new();
+    // Ends the gRPC server: at shutdown, and when the device thread is gone.
+    let stop = shutdown.child_token();
+    let counters = Arc::new(Counters::default());
+    let server = Arc::new(DraftServer::new(Arc::clone(&counters), stop.clone()));
+    let serving = tokio::spawn(serve_grpc(
+        listener,
+        Wire::from_arc(Arc::clone(&server)),
+        ready.clone(),
+        stop.clone(),
+        Duration::from_secs(config.drain_seconds),
+    ));
+    let _stopped = stop.clone().drop_guard();
+    let options = config.offer_options()?;
+    let loaded = load_model(config, draft, target, progress, &server, &shutdown).await?;
+    let Some((model, description)) = loaded else {
+        return Ok(serving.await??);
+    };
+    tracing::info!(
+        draft = description.name,
+        block_size = description.block_size,
+        capture_layers = ?description.capture_layers,
+        device = description.device,
+        "draft worker is ready"
+    );
+    let device = DeviceThread::start(model, counters)?;
+    let waiting = TaskTracker::new();
+    server.set_loaded(Sessions {
+        description,
+        options,
+        commands: device.commands.clone(),
+        waiting: waiting.clone(),
+        next_id: AtomicU64::new(0),
+    });
+    ready.cancel();
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = device.ended.cancelled() => bail!("the device thread stopped"),
+    }
+    serving.await??;
+    // What still waits for a target has channels to take back.
+    waiting.close();
+    waiting.wait().await;
+    device.stop().await
+}
+
+/// What killed workers could not take back themselves.
+fn remove_left_behind() {
+    match tensor_channel::remove_left_behind("") {
+        Ok(removed) if removed.is_empty() => {}
+        Ok(removed) => tracing::info!(?removed, "removed what killed processes left behind"),
+        Err(error) => tracing::debug!(%error, "shared memory is not looked through"),
+    }
+}
+
+/// `None` where the shutdown came first.
+async fn load_model(
+    config: Config,
+    draft: DraftFile,
+    target: GgufFile,
+    mut progress: impl FnMut(LoadProgress) + Send + 'static,
+    server: &Arc<DraftServer>,
+    shutdown: &CancellationToken,
+) -> Result<Option<(DraftModel, DraftDescription)>> {
+    let server = Arc::clone(server);
+    let loading = tokio::task::spawn_blocking(move || {
+        load::load(&config, &draft, &target, &mut |so_far| {
+            server.note_progress(so_far);
+            progress(so_far);
+        })
+    });
+    tokio::select! {
+        loaded = loading => loaded.context("loading the draft")?.map(Some),
+        () = shutdown.cancelled() => Ok(None),
+    }
+}
+
+/// The thread that owns the model.
+#[derive(Debug)]
+struct DeviceThread {
+    commands: Sender<Command>,
+    /// Cancelled when the thread has ended, however it did.
+    ended: CancellationToken,
+    thread: JoinHandle<()>,
+}
+
+impl DeviceThread {
+    fn start(model: DraftModel, counters: Arc<Counters>) -> Result<Self> {
+        let (commands, receiver) = channel();
+        let ended = CancellationToken::new();
+        let ending = ended.clone().drop_guard();
+        let thread = std::thread::Builder::new()
+            .name("draft".to_owned())
+            .spawn(move || {
+                let _ending = ending;
+                Proposer::new(model, receiver, counters).run();
+            });
+        Ok(Self {
+            commands,
+            ended,
+            thread: thread.context("starting the device thread")?,
+        })
+    }
+
+    /// Waits for one pass at most.
+    async fn stop(self) -> Result<()> {
+        // Fails where the thread has ended already.
+        let _ = self.commands.send(Command::Stop);
+        let thread = self.thread;
+        let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+        match joined.context("stopping the device thread")? {
+            Ok(()) => Ok(()),
+            Err(_) => bail!("the device thread panicked"),
+        }
+    }
+}

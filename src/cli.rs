@@ -8,12 +8,13 @@ use models::KvType;
 mod serve;
 
 pub(crate) use serve::{
-    ChatArgs, CommonArgs, DoctorArgs, RouterRoleArgs, TargetWorkerArgs, UpArgs,
+    ChatArgs, CommonArgs, DoctorArgs, DraftWorkerArgs, RouterRoleArgs, TargetWorkerArgs, UpArgs,
 };
 
-/// Local LLM inference in separate processes: a router that speaks HTTP, and a worker that owns the model.
+/// Local LLM inference in separate processes: a router that speaks HTTP, a worker that owns the model, and one that owns
+/// a small draft model, which makes the answers come faster and changes nothing in them.
 ///
-/// Without a command it serves the demo model inside this program on http://127.0.0.1:8000, as `tandem up` does.
+/// Without a command it serves the demo models inside this program on http://127.0.0.1:8000, as `tandem up` does.
 /// Every setting can be a flag, an environment variable (shown in brackets) or a line of the configuration file.
 #[derive(Debug, Parser)]
 #[command(name = "tandem", version)]
@@ -28,7 +29,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start the router and the worker, keep them running, and stop them together (Ctrl-C).
+    /// Start the router and the workers, keep them running, and stop them together (Ctrl-C).
     Up(UpArgs),
     /// Chat in the terminal, with a server that runs already (--url) or one started for the chat.
     Chat(ChatArgs),
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     Router(RouterRoleArgs),
     /// Only the target worker: loads the model and generates over gRPC.
     TargetWorker(TargetWorkerArgs),
+    /// Only the draft worker: loads the draft model and proposes to target workers.
+    DraftWorker(DraftWorkerArgs),
     /// Continue a prompt and stream the text: `tandem run -p "def fibonacci(n):"`.
     Run(RunArgs),
     /// Measure prompt processing and decoding in tokens per second (medians after a warm-up).

@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 
 use anyhow::{Context, Result};
 use kernels::{CpuDevice, Device};
-use models::{LoadOptions, MemoryNeed, memory_need};
+use models::{MemoryNeed, memory_need};
 use serde_json::{Value, json};
 use target_worker::context_length;
 
@@ -17,14 +17,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let device = CpuDevice::new(args.threads)?;
     let file = session::open(args.model.as_deref())?;
     let context_length = context_length(&file, args.ctx_size);
-    let options = LoadOptions {
-        max_tokens: context_length.saturating_mul(args.parallel),
-        max_sequences: args.parallel,
-        max_batch_rows: target_worker::Config::default()
-            .prefill_chunk
-            .saturating_add(args.parallel),
-        kv_type: args.cache_type,
+    let config = target_worker::Config {
+        parallel: args.parallel,
+        ..target_worker::Config::default()
     };
+    let options = config.sizes(context_length)?.load_options(args.cache_type);
     let need = memory_need(&file, &options)
         .with_context(|| format!("reading {}", file.path().display()))?;
     let report = json!({

@@ -51,7 +51,7 @@ fn dispatch() -> anyhow::Result<()> {
     let command = command.expect("clap leaves no command out that is there");
     let serves = matches!(
         command,
-        Command::Up(_) | Command::Router(_) | Command::TargetWorker(_)
+        Command::Up(_) | Command::Router(_) | Command::TargetWorker(_) | Command::DraftWorker(_)
     );
     let log = log.unwrap_or_else(|| if serves { "info" } else { "warn" }.to_owned());
     service::init_telemetry(&log);
@@ -61,6 +61,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Router(args) => roles::router(&args),
         Command::TargetWorker(args) => roles::target_worker(&args),
+        Command::DraftWorker(args) => roles::draft_worker(&args),
         Command::Run(args) => run::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Models(ModelsCommand::Inspect { model }) => inspect::run(&model),

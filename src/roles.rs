@@ -1,4 +1,4 @@
-//! `tandem router` and `tandem target-worker`: one role in this process.
+//! `tandem router`, `tandem target-worker` and `tandem draft-worker`: one role in this process.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
+use router::Drafts;
 use tokio::runtime::Runtime;
-use worker_api::TargetClient;
+use worker_api::{DraftClient, TargetClient};
 
-use crate::cli::{RouterRoleArgs, TargetWorkerArgs};
+use crate::cli::{DraftWorkerArgs, RouterRoleArgs, TargetWorkerArgs};
 use crate::config;
 use crate::session;
 
@@ -29,6 +30,26 @@ pub(crate) fn target_worker(args: &TargetWorkerArgs) -> Result<()> {
     })
 }
 
+pub(crate) fn draft_worker(args: &DraftWorkerArgs) -> Result<()> {
+    end_with(args.common.supervisor_pid)?;
+    let mut config: draft_worker::Config =
+        config::load(args.common.config.as_deref(), "draft-worker", args)?;
+    if let Some(pid) = args.common.supervisor_pid {
+        // What a set leaves in shared memory bears its name, whichever of its processes made it.
+        config.instance = format!("set-{pid}");
+    }
+    config.check()?;
+    let draft = session::open_draft(config.draft.as_deref())?;
+    let target = session::open(config.model.as_deref())?;
+    let bar = session::LoadBar::new();
+    // Sessions are set up here; the device has threads of its own.
+    in_runtime(1, async {
+        let shutdown = service::cancel_on_signal()?;
+        let progress = move |so_far| bar.show(so_far);
+        draft_worker::run(config, draft, target, progress, shutdown).await
+    })
+}
+
 pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
     end_with(args.common.supervisor_pid)?;
     let settings: router::Settings = config::load(args.common.config.as_deref(), "router", args)?;
@@ -36,10 +57,12 @@ pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
     in_runtime(2, async {
         let shutdown = service::cancel_on_signal()?;
         let target = TargetClient::new(&settings.target)?;
+        let draft = settings.draft.as_ref().map(DraftClient::new).transpose()?;
+        let drafts = draft.map(|draft| Drafts::new(target.clone(), draft));
         let listener = tokio::net::TcpListener::bind(&settings.listen)
             .await
             .with_context(|| format!("listening on {}", settings.listen))?;
-        router::run(settings.check()?, file, target, listener, shutdown).await
+        router::run(settings.check()?, file, target, drafts, listener, shutdown).await
     })
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Role {
     pub stop: CancellationToken,
     /// Ends the process by force.
     pub kill: CancellationToken,
+    /// Whether the set cannot be without it. Others are restarted from the first moment on, and told of.
+    pub is_vital: bool,
     /// Set when the whole set has been ready once: from then on the process is restarted when it ends.
     pub was_ready: CancellationToken,
     /// What the process may take to end.
@@ -42,7 +44,8 @@ impl Role {
     /// Runs the process, again and again, until it is told to stop.
     ///
     /// # Errors
-    /// It cannot be started, or it ended before the set was ready: then something is wrong that a restart won't mend.
+    /// It cannot be started; or it is vital and ended before the set was ready: then something is wrong that a restart
+    /// won't mend.
     pub(crate) async fn keep_running(self) -> Result<()> {
         let mut back_off = FIRST_BACK_OFF;
         loop {
@@ -53,7 +56,7 @@ impl Role {
                 () = self.stop.cancelled() => return self.end(process).await,
             };
             let status = status.with_context(|| format!("waiting for the {}", self.name))?;
-            if !self.was_ready.is_cancelled() {
+            if self.is_vital && !self.was_ready.is_cancelled() {
                 return Err(anyhow!(
                     "the {} ended before it was ready ({status})",
                     self.name
@@ -62,7 +65,17 @@ impl Role {
             if started.elapsed() >= STEADY {
                 back_off = FIRST_BACK_OFF;
             }
-            tracing::error!(role = self.name, %status, restart_ms = back_off.as_millis(), "a process ended");
+            let restart_ms = back_off.as_millis();
+            if self.is_vital {
+                tracing::error!(role = self.name, %status, restart_ms, "a process ended");
+            } else {
+                tracing::warn!(
+                    role = self.name,
+                    %status,
+                    restart_ms,
+                    "a process ended, and said why above; requests are answered without it"
+                );
+            }
             tokio::select! {
                 () = tokio::time::sleep(back_off) => {}
                 () = self.stop.cancelled() => return Ok(()),

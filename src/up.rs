@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use models::DraftOptions;
 use serde::Serialize;
 use service::{Endpoint, StopSignals};
 use tokio::task::JoinSet;
@@ -27,6 +28,9 @@ const READY_POLL: Duration = Duration::from_millis(50);
 #[serde(rename_all = "kebab-case")]
 struct SetConfig {
     target_worker: target_worker::Config,
+    /// Left out where there is no draft, or none is wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_worker: Option<draft_worker::Config>,
     router: router::Settings,
 }
 
@@ -46,12 +50,17 @@ impl SetConfig {
             common,
             role: &args.target,
         };
+        let draft_flags = Flags {
+            common,
+            role: &args.draft,
+        };
         let router_flags = Flags {
             common,
             role: &args.router,
         };
         let mut target_worker: target_worker::Config =
             config::load(file, "target-worker", &target_flags)?;
+        let draft_worker: draft_worker::Config = config::load(file, "draft-worker", &draft_flags)?;
         let mut router: router::Settings = config::load(file, "router", &router_flags)?;
         let socket = Endpoint::Unix(dir.join("target.sock"));
         target_worker.listen = socket.clone();
@@ -59,12 +68,54 @@ impl SetConfig {
         if router.model.is_none() {
             router.model.clone_from(&target_worker.model);
         }
+        let draft_worker = local_draft(draft_worker, &target_worker)?.map(|mut draft| {
+            draft.listen = Endpoint::Unix(dir.join("draft.sock"));
+            router.draft = Some(draft.listen.clone());
+            draft
+        });
+        if router.draft.is_none() {
+            // Room for drafts that never come would be wasted.
+            "off".clone_into(&mut target_worker.speculation);
+        }
         router.listen = free_address(&router.listen)?;
         Ok(Self {
             target_worker,
+            draft_worker,
             router,
         })
     }
+
+    /// Opens the model files: one that cannot be read, or a draft of another model, fails before any process is there.
+    fn check_files(&self) -> Result<()> {
+        let target = session::open(self.target_worker.model.as_deref())?;
+        let Some(config) = &self.draft_worker else {
+            return Ok(());
+        };
+        config.check()?;
+        let draft = session::open_draft(config.draft.as_deref())?;
+        let need = models::draft_memory_need(&draft, &target, &DraftOptions::default());
+        let (draft, target) = (draft.path().display(), target.path().display());
+        need.with_context(|| format!("the draft {draft} for {target}"))?;
+        Ok(())
+    }
+}
+
+/// The draft that the set itself runs: the one asked for, or the demo's for the demo. `None` where drafts are not wanted,
+/// or nothing is known of one that goes with the model.
+fn local_draft(
+    draft: draft_worker::Config,
+    target: &target_worker::Config,
+) -> Result<Option<draft_worker::Config>> {
+    let is_there = draft.draft.is_some() || target.model.is_none();
+    if !is_there || !target.speculates()? {
+        return Ok(None);
+    }
+    Ok(Some(draft_worker::Config {
+        model: draft.model.or_else(|| target.model.clone()),
+        // With fewer the sequences would push each other out in turn.
+        parallel: draft.parallel.max(target.parallel),
+        ..draft
+    }))
 }
 
 /// Makes sure that the router can listen: a server that is there already would pass for it. Port 0 becomes a free one,
@@ -105,11 +156,20 @@ pub(crate) struct Set {
     pub(crate) server: Server,
     roles: JoinSet<Result<()>>,
     was_ready: CancellationToken,
-    stop_router: CancellationToken,
-    stop_worker: CancellationToken,
+    /// In the order in which the processes end.
+    ends: Vec<End>,
     kill: CancellationToken,
     // Dropped last: the processes use it.
     _dir: RuntimeDir,
+}
+
+/// The end of one process.
+#[derive(Debug, Default)]
+struct End {
+    /// Asks for it.
+    stop: CancellationToken,
+    /// Cancelled when it has come.
+    ended: CancellationToken,
 }
 
 impl Set {
@@ -117,8 +177,7 @@ impl Set {
     pub(crate) fn start(args: &UpArgs, log: &str) -> Result<Self> {
         let dir = RuntimeDir::create()?;
         let config = SetConfig::load(args, &dir)?;
-        // A file that cannot be read fails here, before any process is there.
-        drop(session::open(config.target_worker.model.as_deref())?);
+        config.check_files()?;
         let config_path = dir.join("tandem.toml");
         fs::write(&config_path, toml::to_string(&config)?)
             .with_context(|| format!("writing {}", config_path.display()))?;
@@ -134,29 +193,35 @@ impl Set {
             server,
             roles: JoinSet::new(),
             was_ready: CancellationToken::new(),
-            stop_router: CancellationToken::new(),
-            stop_worker: CancellationToken::new(),
+            ends: Vec::new(),
             kill: CancellationToken::new(),
             _dir: dir,
         };
-        for (name, stop, drain_seconds) in [
-            (
-                "target-worker",
-                &set.stop_worker,
-                config.target_worker.drain_seconds,
-            ),
-            ("router", &set.stop_router, config.router.drain_seconds),
-        ] {
+        let draft = config.draft_worker.as_ref();
+        let draft = draft.map(|draft| ("draft-worker", false, draft.drain_seconds));
+        let target = ("target-worker", true, config.target_worker.drain_seconds);
+        // The router ends first, so that running answers still have their workers.
+        let router = ("router", true, config.router.drain_seconds);
+        for (name, is_vital, drain_seconds) in
+            [Some(router), Some(target), draft].into_iter().flatten()
+        {
+            let end = End::default();
             let role = Role {
                 name,
                 program: program.clone(),
                 args: args.clone(),
-                stop: stop.clone(),
+                stop: end.stop.clone(),
                 kill: set.kill.clone(),
+                is_vital,
                 was_ready: set.was_ready.clone(),
                 drain: Duration::from_secs(drain_seconds),
             };
-            set.roles.spawn(role.keep_running());
+            let ended = end.ended.clone().drop_guard();
+            set.ends.push(end);
+            set.roles.spawn(async move {
+                let _ended = ended;
+                role.keep_running().await
+            });
         }
         Ok(set)
     }
@@ -185,19 +250,14 @@ impl Set {
         role_result(self.roles.join_next().await)
     }
 
-    /// Ends the router first, so that running answers still have their worker. One more signal kills.
-    pub(crate) async fn stop(mut self, signals: &mut StopSignals) {
+    /// Ends the processes one after another. One more signal kills.
+    pub(crate) async fn stop(self, signals: &mut StopSignals) {
         let kill = self.kill.clone();
         let end = async {
-            self.stop_router.cancel();
-            // The router, or whichever role failed before.
-            let mut left = self.roles.len();
-            while left > 1 {
-                self.roles.join_next().await;
-                left -= 1;
+            for End { stop, ended } in &self.ends {
+                stop.cancel();
+                ended.cancelled().await;
             }
-            self.stop_worker.cancel();
-            while self.roles.join_next().await.is_some() {}
         };
         tokio::pin!(end);
         tokio::select! {

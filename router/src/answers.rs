@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use generation::{FinishReason, GenerateEvent};
+use generation::{FinishReason, GenerateEvent, SpeculationTimings};
 use metrics::Gauge;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::{Stream, StreamExt, StreamMap};
@@ -117,6 +117,7 @@ impl Answers {
             total.timings.prompt_ms += tally.timings.prompt_ms;
             total.timings.generated_tokens += tally.timings.generated_tokens;
             total.timings.generated_ms += tally.timings.generated_ms;
+            add(&mut total.timings.speculation, &tally.timings.speculation);
         }
         total
     }
@@ -230,4 +231,15 @@ fn admit<T: Target>(state: &State<T>, wanted: usize) -> Result<Held, RouterError
         answers,
         _permit: permit,
     })
+}
+
+fn add(total: &mut SpeculationTimings, more: &SpeculationTimings) {
+    total.rounds += more.rounds;
+    total.draft_tokens += more.draft_tokens;
+    total.accepted_tokens += more.accepted_tokens;
+    total.draft_ms += more.draft_ms;
+    total.channel_ms += more.channel_ms;
+    total.tree_ms += more.tree_ms;
+    total.verify_ms += more.verify_ms;
+    total.commit_ms += more.commit_ms;
 }

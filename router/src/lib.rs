@@ -8,6 +8,7 @@
 mod answer;
 mod answers;
 mod config;
+mod drafts;
 mod error;
 mod http;
 mod logprob;
@@ -21,6 +22,7 @@ mod state;
 mod target;
 
 pub use config::{AnswerDefaults, RouterConfig};
+pub use drafts::Drafts;
 pub use server::run;
 pub use settings::Settings;
 pub use target::Target;

@@ -1,5 +1,7 @@
 //! What the router counts, as Prometheus reads it. Each router has a recorder of its own.
 
+mod speculation;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use metrics::{
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+
+use crate::metrics::speculation::SpeculationGauges;
 
 /// How often samples are folded into the histograms when nobody asks for them.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -46,6 +50,7 @@ pub(crate) struct Metrics {
     pub first_token: Histogram,
     pub inter_token: Histogram,
     worker: WorkerGauges,
+    speculation: SpeculationGauges,
 }
 
 struct WorkerGauges {
@@ -95,6 +100,7 @@ impl Metrics {
                 finished_requests: gauge("tandem_worker_finished_requests"),
                 cancelled_requests: gauge("tandem_worker_cancelled_requests"),
             },
+            speculation: SpeculationGauges::new(&recorder),
             handle: recorder.handle(),
             recorder,
         })
@@ -115,7 +121,10 @@ impl Metrics {
     pub fn set_worker(&self, stats: Option<WorkerStats>) {
         let worker = &self.worker;
         worker.up.set(if stats.is_some() { 1.0 } else { 0.0 });
-        let Some(stats) = stats else { return };
+        let Some(stats) = stats else {
+            return self.speculation.set_down();
+        };
+        self.speculation.set(&self.recorder, &stats.speculation);
         worker.running_sequences.set(stats.running_sequences);
         worker.queued_requests.set(stats.queued_requests);
         worker.prompt_tokens.set(stats.prompt_tokens as f64);

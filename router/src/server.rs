@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::RouterConfig;
+use crate::drafts::{DraftStatus, Drafts};
 use crate::http;
 use crate::state::State;
 use crate::target::Target;
@@ -20,7 +21,7 @@ use crate::target::Target;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Serves `target` on `listener` with the words of `model` until `shutdown`, then lets the requests at work come to
-/// their end within `config.drain_timeout`.
+/// their end within `config.drain_timeout`. `drafts` keeps the target speculating, until the very end.
 ///
 /// # Errors
 /// A model file without a usable tokenizer or chat template, or a listener that breaks.
@@ -28,11 +29,24 @@ pub async fn run(
     config: RouterConfig,
     model: GgufFile,
     target: impl Target,
+    drafts: Option<Drafts>,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let drain_timeout = config.drain_timeout;
-    let state = Arc::new(State::new(config, &model, target, shutdown.clone())?);
+    let status = match drafts {
+        Some(_) => DraftStatus::wanted(),
+        None => DraftStatus::default(),
+    };
+    let status = Arc::new(status);
+    let state = State::new(
+        config,
+        &model,
+        target,
+        Arc::clone(&status),
+        shutdown.clone(),
+    )?;
+    let state = Arc::new(state);
     drop(model);
     let address = listener.local_addr().context("reading the address")?;
     info!(%address, model = state.words.model_name, "serving HTTP");
@@ -52,8 +66,15 @@ pub async fn run(
         info!(timeout_ms = drain_timeout.as_millis() as u64, "draining");
         tokio::time::sleep(drain_timeout).await;
     };
+    let speculate = async {
+        match &drafts {
+            Some(drafts) => drafts.keep(&status).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         result = &mut serving => return result.context("serving HTTP"),
+        () = speculate => {}
         () = state.metrics.keep_up() => {}
         () = patience => {}
     }

@@ -21,6 +21,9 @@ pub struct Settings {
     pub listen: String,
     /// Where the target worker listens.
     pub target: Endpoint,
+    /// Where the draft worker listens; without it the target decodes plainly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<Endpoint>,
     /// Name that clients ask for; by default `general.name` of the model file, or the file's own name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_name: Option<String>,
@@ -50,6 +53,7 @@ impl Default for Settings {
             model: None,
             listen: "127.0.0.1:8000".to_owned(),
             target: Endpoint::Tcp("127.0.0.1:7001".to_owned()),
+            draft: None,
             model_name: None,
             chat_template_file: None,
             max_in_flight: config.max_in_flight,

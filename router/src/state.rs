@@ -13,6 +13,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::RouterConfig;
+use crate::drafts::DraftStatus;
 use crate::error::RouterError;
 use crate::metrics::Metrics;
 use crate::target::Target;
@@ -27,6 +28,7 @@ pub(crate) struct State<T> {
     pub config: RouterConfig,
     pub words: Arc<Words>,
     pub metrics: Arc<Metrics>,
+    pub draft: Arc<DraftStatus>,
     /// One permit per answer being made.
     pub permits: Arc<Semaphore>,
     /// The shutdown has begun.
@@ -56,6 +58,7 @@ impl<T: Target> State<T> {
         config: RouterConfig,
         model: &GgufFile,
         target: T,
+        draft: Arc<DraftStatus>,
         shutdown: CancellationToken,
     ) -> anyhow::Result<Self> {
         let words = Words::new(&config, model)?;
@@ -65,6 +68,7 @@ impl<T: Target> State<T> {
             target,
             words: Arc::new(words),
             metrics: Arc::new(metrics),
+            draft,
             permits: Arc::new(Semaphore::new(permits)),
             config: RouterConfig {
                 max_in_flight: permits,

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use generation::{GenerateEvent, GenerateRequest, ModelDescription, WorkerStats};
 use tokio_stream::Stream;
-use worker_api::{GenerateStream, TargetClient, WorkerError};
+use worker_api::{GenerateStream, SpeculationDescription, TargetClient, WorkerError};
 
 /// A worker that continues prompts. Dropping the events of a call cancels it.
 pub trait Target: Clone + Send + Sync + 'static {
@@ -13,6 +13,11 @@ pub trait Target: Clone + Send + Sync + 'static {
 
     /// Asks which model is loaded.
     fn describe(&self) -> impl Future<Output = Result<ModelDescription, WorkerError>> + Send;
+
+    /// Asks how it speculates.
+    fn speculation(
+        &self,
+    ) -> impl Future<Output = Result<SpeculationDescription, WorkerError>> + Send;
 
     /// Asks for the counters.
     fn stats(&self) -> impl Future<Output = Result<WorkerStats, WorkerError>> + Send;
@@ -29,6 +34,10 @@ impl Target for TargetClient {
 
     async fn describe(&self) -> Result<ModelDescription, WorkerError> {
         Self::describe(self).await
+    }
+
+    async fn speculation(&self) -> Result<SpeculationDescription, WorkerError> {
+        Self::describe_speculation(self).await
     }
 
     async fn stats(&self) -> Result<WorkerStats, WorkerError> {

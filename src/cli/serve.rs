@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct CommonArgs {
-    /// TOML file with the tables [target-worker] and [router]; see deploy/config/tandem.toml.
+    /// TOML file with the tables [target-worker], [draft-worker] and [router]; see deploy/config/tandem.toml.
     #[arg(long, env = "TANDEM_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
@@ -57,6 +57,41 @@ pub(crate) struct TargetArgs {
     #[arg(long, env = "TANDEM_PREFILL_CHUNK", value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill_chunk: Option<usize>,
+    /// How drafts are used where there is one: off, chain, tree or auto; no answer depends on it [default: auto].
+    #[arg(long, env = "TANDEM_SPECULATION", value_name = "MODE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<String>,
+    /// Draft tokens verified at a time, of a tree; with auto the most there may be [default: 22].
+    #[arg(long, env = "TANDEM_DDTREE_BUDGET", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ddtree_budget: Option<usize>,
+    /// Hold every token against plain decoding, at the cost of decoding twice.
+    #[arg(long, env = "TANDEM_VERIFY_LOSSLESS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify_lossless: Option<bool>,
+}
+
+/// What decides how the draft of a set runs; all of it is in the table [draft-worker].
+#[derive(Clone, Debug, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct DraftArgs {
+    /// Draft model for the target: GGUF, or safetensors with its config.json [default: the demo draft for the demo
+    /// model, none for others].
+    #[arg(long, env = "TANDEM_DRAFT", value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<PathBuf>,
+    /// Device of the draft; this version has cpu [default: cpu].
+    #[arg(
+        long = "draft-device",
+        env = "TANDEM_DRAFT_DEVICE",
+        value_name = "DEVICE"
+    )]
+    #[serde(rename = "device", skip_serializing_if = "Option::is_none")]
+    pub draft_device: Option<String>,
+    /// CPU threads of the draft; 0: all that the system offers [default: 0].
+    #[arg(long = "draft-threads", env = "TANDEM_DRAFT_THREADS", value_name = "N")]
+    #[serde(rename = "threads", skip_serializing_if = "Option::is_none")]
+    pub draft_threads: Option<usize>,
 }
 
 /// What decides how the router answers.
@@ -98,6 +133,8 @@ pub(crate) struct UpArgs {
     pub router: RouterArgs,
     #[command(flatten)]
     pub target: TargetArgs,
+    #[command(flatten)]
+    pub draft: DraftArgs,
 }
 
 /// `tandem target-worker`.
@@ -117,6 +154,49 @@ pub(crate) struct TargetWorkerArgs {
     pub target: TargetArgs,
 }
 
+/// `tandem draft-worker`.
+#[derive(Clone, Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct DraftWorkerArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+    /// Draft model: GGUF, or safetensors with its config.json [default: the demo draft inside this program].
+    #[arg(long, env = "TANDEM_DRAFT", value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<PathBuf>,
+    /// unix:PATH or tcp:HOST:PORT to serve gRPC on. TCP is neither encrypted nor authenticated: trusted networks only
+    /// [default: tcp:127.0.0.1:7002].
+    #[arg(short, long, env = "TANDEM_DRAFT_LISTEN", value_name = "ENDPOINT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// HOST:PORT for tensor channels over TCP; port 0 is any free one [default: the host that --listen names, or
+    /// 127.0.0.1, and port 0].
+    #[arg(long, env = "TANDEM_DRAFT_CHANNEL_LISTEN", value_name = "HOST:PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel_listen: Option<String>,
+    /// Host that targets are told for tensor channels over TCP [default: that of --channel-listen].
+    #[arg(long, env = "TANDEM_DRAFT_CHANNEL_HOST", value_name = "HOST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel_host: Option<String>,
+    /// Device to compute on; this version has cpu [default: cpu].
+    #[arg(short, long, env = "TANDEM_DRAFT_DEVICE", value_name = "DEVICE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// CPU threads; 0: all that the system offers [default: 0].
+    #[arg(short, long, env = "TANDEM_DRAFT_THREADS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// Tokens of context that the draft keeps per sequence; of longer ones the oldest go [default: 4096].
+    #[arg(short, long, env = "TANDEM_DRAFT_CTX_SIZE", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ctx_size: Option<usize>,
+    /// Sequences with a context at a time; the one not used for longest makes room [default: 8].
+    #[arg(long, env = "TANDEM_DRAFT_PARALLEL", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<usize>,
+}
+
 /// `tandem router`.
 #[derive(Clone, Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -128,6 +208,10 @@ pub(crate) struct RouterRoleArgs {
     #[arg(long, env = "TANDEM_TARGET", value_name = "ENDPOINT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// Where the draft worker listens: unix:PATH or tcp:HOST:PORT [default: the target decodes plainly].
+    #[arg(long, env = "TANDEM_DRAFT_ENDPOINT", value_name = "ENDPOINT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
     pub router: RouterArgs,

@@ -94,6 +94,14 @@ impl Config {
         })
     }
 
+    /// Whether a draft would be used.
+    ///
+    /// # Errors
+    /// As [`Config::speculation`].
+    pub fn speculates(&self) -> Result<bool> {
+        Ok(self.speculation()?.mode != SpeculationMode::Off)
+    }
+
     /// Sizes of the engine, for sequences of `context_length` tokens.
     ///
     /// # Errors

@@ -93,7 +93,7 @@ impl Target for TargetServer {
             session_status(&error)
         })?;
         let transport = session.transport();
-        tracing::info!(draft = session.draft.name, %transport, "draft attached");
+        tracing::debug!(draft = session.draft.name, %transport, "draft attached");
         let attached = wire::AttachEvent {
             event: Some(wire::attach_event::Event::Attached(wire::Attached {})),
         };

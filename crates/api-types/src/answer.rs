@@ -228,4 +228,37 @@ pub struct Timings {
     pub predicted_ms: f64,
     /// Generated tokens per second.
     pub predicted_per_second: f64,
+    /// What speculation did, if it did anything.
+    #[serde(flatten)]
+    pub speculation: Option<SpeculationReport>,
+}
+
+/// What speculation did for an answer: two names of llama.cpp's server, and more beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SpeculationReport {
+    /// Draft tokens verified.
+    pub draft_n: u32,
+    /// Draft tokens accepted.
+    pub draft_n_accepted: u32,
+    /// The rounds.
+    pub speculation: SpeculationStages,
+}
+
+/// The rounds of an answer and their stages.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SpeculationStages {
+    /// Steps that verified a draft.
+    pub rounds: u32,
+    /// Tokens per round, the target's own token included.
+    pub acceptance_length: f64,
+    /// Milliseconds that the draft computed.
+    pub draft_ms: f64,
+    /// Milliseconds on the way to the draft and back.
+    pub channel_ms: f64,
+    /// Milliseconds of building trees.
+    pub tree_ms: f64,
+    /// Milliseconds of the target's passes over drafts.
+    pub verify_ms: f64,
+    /// Milliseconds of choosing tokens and committing them.
+    pub commit_ms: f64,
 }

@@ -15,7 +15,8 @@ mod tokens;
 pub use answer::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
     ChatMessage, ChatTopLogprob, Completion, CompletionChoice, CompletionLogprobs,
-    CompletionTokensDetails, PromptTokensDetails, Timings, Usage,
+    CompletionTokensDetails, PromptTokensDetails, SpeculationReport, SpeculationStages, Timings,
+    Usage,
 };
 pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};

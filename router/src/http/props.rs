@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State as Shared;
 use serde_json::{Value, json};
 
+use crate::drafts::DraftState;
 use crate::http::health::PATIENCE;
 use crate::state::State;
 use crate::target::Target;
@@ -17,6 +18,8 @@ pub(super) async fn props<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Js
     let stats = tokio::time::timeout(PATIENCE, state.target.stats()).await;
     let stats = stats.ok().and_then(Result::ok);
     let stats = stats.as_ref();
+    let speculation = tokio::time::timeout(PATIENCE, state.target.speculation()).await;
+    let speculation = speculation.ok().and_then(Result::ok);
     let (config, words) = (&state.config, &state.words);
     let defaults = &config.defaults;
     let n_ctx = model.map(|model| model.context_length);
@@ -41,6 +44,10 @@ pub(super) async fn props<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Js
             "running": stats.map(|stats| stats.running_sequences),
             "queued": stats.map(|stats| stats.queued_requests),
         },
+        "speculative": {
+            "mode": speculation.map(|speculation| speculation.mode),
+            "draft": draft(state.draft.get()),
+        },
         "limits": { "max_body_bytes": config.max_body_bytes },
         "default_generation_settings": {
             "n_ctx": n_ctx,
@@ -56,4 +63,23 @@ pub(super) async fn props<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Js
             "seed": "random",
         },
     }))
+}
+
+/// Null where none is configured.
+fn draft(state: DraftState) -> Value {
+    match state {
+        DraftState::Unwanted => Value::Null,
+        DraftState::Waiting { reason } => json!({ "state": "waiting", "reason": reason }),
+        DraftState::Attached(session) => json!({
+            "state": "attached",
+            "model": session.draft.name,
+            "architecture": session.draft.architecture,
+            "transport": session.transport().to_string(),
+            "block_size": session.draft.block_size,
+            "capture_layers": session.draft.capture_layers,
+            "n_ctx": session.draft.context_length,
+            "max_top_k": session.draft.max_top_k,
+            "device": session.draft.device,
+        }),
+    }
 }

@@ -1,6 +1,10 @@
 //! What an answer took, as the API tells it.
 
-use api_types::{CompletionTokensDetails, PromptTokensDetails, Timings, Usage};
+use api_types::{
+    CompletionTokensDetails, PromptTokensDetails, SpeculationReport, SpeculationStages, Timings,
+    Usage,
+};
+use generation::SpeculationTimings;
 
 use crate::answer::Tally;
 
@@ -33,7 +37,26 @@ pub(super) fn timings(tally: Tally) -> Timings {
         predicted_n: timings.generated_tokens,
         predicted_ms: timings.generated_ms,
         predicted_per_second: per_second(steps, timings.generated_ms),
+        speculation: speculation(&timings.speculation),
     }
+}
+
+/// Nothing where there was no round, as llama.cpp's server has it.
+fn speculation(timings: &SpeculationTimings) -> Option<SpeculationReport> {
+    let rounds = timings.rounds;
+    (rounds > 0).then(|| SpeculationReport {
+        draft_n: timings.draft_tokens,
+        draft_n_accepted: timings.accepted_tokens,
+        speculation: SpeculationStages {
+            rounds,
+            acceptance_length: 1.0 + f64::from(timings.accepted_tokens) / f64::from(rounds),
+            draft_ms: timings.draft_ms,
+            channel_ms: timings.channel_ms,
+            tree_ms: timings.tree_ms,
+            verify_ms: timings.verify_ms,
+            commit_ms: timings.commit_ms,
+        },
+    })
 }
 
 /// The reason as the API spells it.

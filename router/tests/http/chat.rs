@@ -65,6 +65,13 @@ fn a_whole_answer_has_reasoning_content_usage_and_timings() {
     assert_eq!(usage["total_tokens"], prompt + completion);
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 1);
     assert_eq!(body["timings"]["predicted_n"], completion);
+    let timings = &body["timings"];
+    assert_eq!(
+        (&timings["draft_n"], &timings["draft_n_accepted"]),
+        (&json!(20), &json!(6))
+    );
+    assert_eq!(timings["speculation"]["acceptance_length"], 2.5);
+    assert_eq!(timings["speculation"]["verify_ms"], 7.5);
     assert_eq!(
         body["timings"]["prompt_per_second"],
         (prompt - 1) as f64 * 500.0

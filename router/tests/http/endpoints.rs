@@ -76,6 +76,10 @@ fn props_tell_the_defaults_that_hold() {
     assert_eq!(props["default_generation_settings"]["max_tokens"], 7);
     assert_eq!(props["n_ctx"], 512);
     assert_eq!(props["device"], "script");
+    assert_eq!(
+        props["speculative"],
+        json!({ "mode": "tree", "draft": null })
+    );
     assert_eq!(props["eos_token"], "<|im_end|>");
     assert!(
         props["chat_template"]
@@ -113,6 +117,12 @@ fn metrics_count_requests_and_tokens() {
         "tandem_answers_in_flight 0",
         "tandem_worker_steps 7",
         "tandem_worker_up 1",
+        "tandem_draft_up 1",
+        "tandem_speculation_rounds 11",
+        "tandem_speculation_accepted_at_position{position=\"1\"} 6",
+        "tandem_speculation_accepted_at_position{position=\"3\"} 4",
+        "tandem_speculation_stage_seconds{stage=\"verify\"} 1.5",
+        "tandem_lossless_mismatches 0",
     ] {
         server.wait_for_metric(line);
     }

@@ -6,13 +6,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 
 use generation::{
-    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
-    WorkerStats,
+    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, SpeculationStats,
+    SpeculationTimings, Timings, Token, TopToken, WorkerStats,
 };
 use router::Target;
 use tokenizer::Tokenizer;
 use tokio_stream::Stream;
-use worker_api::WorkerError;
+use worker_api::{SpeculationDescription, WorkerError};
 
 use crate::client::WATCHDOG;
 
@@ -109,7 +109,13 @@ pub fn answer(request: &GenerateRequest, ids: &[u32]) -> Vec<Step> {
             prompt_ms: 2.0,
             generated_tokens: length as u32,
             generated_ms: 10.0,
-            ..Timings::default()
+            speculation: SpeculationTimings {
+                rounds: 4,
+                draft_tokens: 20,
+                accepted_tokens: 6,
+                verify_ms: 7.5,
+                ..SpeculationTimings::default()
+            },
         },
     }));
     steps
@@ -152,10 +158,27 @@ impl Target for Script {
         })
     }
 
+    async fn speculation(&self) -> Result<SpeculationDescription, WorkerError> {
+        self.describe().await?;
+        Ok(SpeculationDescription {
+            mode: "tree".to_owned(),
+            hidden_size: 512,
+            num_layers: 8,
+            transports: Vec::new(),
+        })
+    }
+
     async fn stats(&self) -> Result<WorkerStats, WorkerError> {
         self.describe().await?;
         Ok(WorkerStats {
             steps: 7,
+            speculation: SpeculationStats {
+                draft_attached: true,
+                rounds: 11,
+                rounds_by_accepted: vec![5, 2, 0, 4],
+                verify_us: 1_500_000,
+                ..SpeculationStats::default()
+            },
             ..WorkerStats::default()
         })
     }

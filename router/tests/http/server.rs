@@ -49,7 +49,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let model = GgufFile::open(MODEL).unwrap();
-        let running = router::run(config, model, script, listener, shutdown.clone());
+        let running = router::run(config, model, script, None, listener, shutdown.clone());
         let running = Some(runtime.spawn(running));
         Self {
             address,

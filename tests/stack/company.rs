@@ -77,6 +77,8 @@ fn pay(client: &Client, visit: &Visit) -> Option<String> {
 fn streams_in_company_equal_those_alone_the_counts_add_up_and_nothing_leaks() {
     let set = Set::start(&[]);
     let client = set.client();
+    // Its connections count as open files.
+    client.wait_until_attached();
     let seeds = [11, 12];
     let (mut alone, mut generated, mut requests) = (Vec::new(), 0, 0);
     for seed in seeds {
@@ -94,7 +96,7 @@ fn streams_in_company_equal_those_alone_the_counts_add_up_and_nothing_leaks() {
     assert_eq!(count("tandem_generated_tokens_total"), generated);
     assert_eq!(count("tandem_worker_generated_tokens"), generated);
 
-    let [_, router, worker] = set.pids();
+    let (router, worker) = (set.pid("router"), set.pid("target-worker"));
     let open = || {
         wait_until("all connections to be closed", || {
             connections(set.address) == 0

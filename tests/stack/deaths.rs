@@ -64,11 +64,12 @@ fn a_second_ctrl_c_ends_the_set_at_once() {
 #[test]
 fn when_the_supervisor_is_killed_its_processes_end_and_the_next_start_cleans_up() {
     let mut set = Set::start(&[]);
-    let [supervisor, router, worker] = set.pids();
-    send(supervisor, Signal::SIGKILL);
+    set.client().wait_until_attached();
+    let pids = set.pids();
+    send(set.supervisor.pid(), Signal::SIGKILL);
     assert!(!set.supervisor.wait().success());
     wait_until("the processes to end", || {
-        !is_running(router) && !is_running(worker)
+        !pids.iter().any(|&pid| is_running(pid))
     });
     let left = entries(set.runtime_dir.path());
     assert_eq!(left.len(), 1, "{left:?}");

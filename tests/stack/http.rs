@@ -118,6 +118,18 @@ impl Client {
         });
     }
 
+    /// What `/props` says of the draft: attached or waiting, nothing where none is wanted.
+    pub fn draft_state(&self) -> String {
+        let state = self.get("/props").ok()["speculative"]["draft"]["state"].take();
+        state.as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn wait_until_attached(&self) {
+        wait_until("the draft to be attached", || {
+            self.draft_state() == "attached"
+        });
+    }
+
     /// The sum of a metric's series that have all of `labels`.
     pub fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = String::from_utf8(self.get("/metrics").body).unwrap();

@@ -196,11 +196,12 @@ pub fn connections(address: SocketAddr) -> usize {
     table.lines().filter(is_open).count()
 }
 
-/// Shared memory with our name.
-pub fn shared_memory() -> Vec<String> {
+/// Shared memory of the set that a supervisor runs.
+pub fn shared_memory(supervisor: i32) -> Vec<String> {
+    let prefix = format!("tandem-{}-set-{supervisor}-", nix::unistd::Uid::current());
     let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with("tandem")).collect()
+    names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
 pub fn entries(dir: &Path) -> Vec<String> {

@@ -26,8 +26,9 @@ impl Set {
     }
 
     pub fn start_in(runtime_dir: TempDir, args: &[&str]) -> Self {
-        let own = ["up", "--listen", "127.0.0.1:0", "--threads", "1"];
-        let all = [&own, args].concat();
+        let own = ["up", "--listen", "127.0.0.1:0"];
+        let small = ["--threads", "1", "--draft-threads", "1"];
+        let all = [&own[..], &small, args].concat();
         let mut supervisor = Process::start(tandem(runtime_dir.path(), &all));
         let address = served_address(&mut supervisor);
         Self {
@@ -52,10 +53,11 @@ impl Set {
         .0
     }
 
-    /// Supervisor, router and worker.
-    pub fn pids(&self) -> [i32; 3] {
-        let role = |name| self.pid(name);
-        [self.supervisor.pid(), role("router"), role("target-worker")]
+    /// The supervisor and its processes.
+    pub fn pids(&self) -> Vec<i32> {
+        let supervisor = self.supervisor.pid();
+        let children = children(supervisor).into_iter().map(|(pid, _)| pid);
+        [supervisor].into_iter().chain(children).collect()
     }
 
     /// Ctrl-C, and what the set is after it.
@@ -73,7 +75,7 @@ impl Set {
         assert!(running.is_empty(), "processes {running:?} are left");
         let left = processes::entries(self.runtime_dir.path());
         assert!(left.is_empty(), "{left:?} is left in the runtime folder");
-        let left = processes::shared_memory();
+        let left = processes::shared_memory(self.supervisor.pid());
         assert!(left.is_empty(), "{left:?} is left in shared memory");
         std::net::TcpListener::bind(self.address).expect("the port is free");
     }

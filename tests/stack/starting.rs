@@ -10,6 +10,14 @@ use crate::http::{Client, completion};
 use crate::processes::{Process, entries, run, tandem, wait_until};
 use crate::set::Set;
 
+const DEMO_TARGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/demo/demo-target.gguf");
+const DEMO_DRAFT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/demo/demo-draft.gguf");
+/// Of another size.
+const OTHER_TARGET: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/crates/models/tests/data/qwen35-tiny-Q4_K_M.gguf"
+);
+
 /// An address where nobody listens now.
 pub fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -46,6 +54,13 @@ fn a_start_that_cannot_work_names_the_cause_and_leaves_nothing() {
     );
     check_refused(&up(&["--ctx-size", "100000000"]), "ctx-size");
     check_refused(&up(&["--parallel", "0"]), "parallel is 0");
+    check_refused(&up(&["--draft", "/no/such.gguf"]), "/no/such.gguf");
+    check_refused(&up(&["--draft", DEMO_TARGET]), "demo-target.gguf");
+    let other = up(&["--model", OTHER_TARGET, "--draft", DEMO_DRAFT]);
+    check_refused(&other, "demo-draft.gguf for ");
+    check_refused(&up(&["--draft-device", "cuda:0"]), "device is `cuda:0`");
+    check_refused(&up(&["--speculation", "twice"]), "`twice`");
+    check_refused(&up(&["--ddtree-budget", "0"]), "ddtree-budget is 0");
     check_refused(&["up", "--listen", "nowhere"], "nowhere");
     check_refused(&["up", "--listn", "127.0.0.1:0"], "--listn");
 
@@ -56,6 +71,7 @@ fn a_start_that_cannot_work_names_the_cause_and_leaves_nothing() {
         ("[routr]\nlisten = \"127.0.0.1:0\"\n", "routr"),
         ("[router]\ncors = \"perhaps\"\n", "cors"),
         ("[router\n", "tandem.toml"),
+        ("[draft-worker]\nblock-size = 8\n", "block-size"),
     ] {
         let path = config(dir.path(), text);
         check_refused(&["up", "--listen", "127.0.0.1:0", "--config", &path], cause);
@@ -77,19 +93,25 @@ fn a_port_in_use_is_named_even_if_a_server_answers_there() {
 #[test]
 fn the_sample_configuration_is_the_defaults_and_says_every_key() {
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/config/tandem.toml");
-    let read = |text: &str| -> (target_worker::Config, router::Settings) {
+    let read = |text: &str| -> (
+        target_worker::Config,
+        draft_worker::Config,
+        router::Settings,
+    ) {
         let mut tables: toml::Table = text.parse().unwrap();
         let mut take = |name| tables.remove(name).unwrap();
         let read = (
             take("target-worker").try_into().unwrap(),
+            take("draft-worker").try_into().unwrap(),
             take("router").try_into().unwrap(),
         );
         assert!(tables.is_empty(), "{tables:?}");
         read
     };
     let text = fs::read_to_string(sample).unwrap();
-    let (worker, router) = read(&text);
+    let (worker, draft, router) = read(&text);
     assert_eq!(worker, target_worker::Config::default());
+    assert_eq!(draft, draft_worker::Config::default());
     assert_eq!(router, router::Settings::default());
 
     // With the settings that have no default, every field is there: none is at its default by being left out.
@@ -99,10 +121,11 @@ fn the_sample_configuration_is_the_defaults_and_says_every_key() {
     };
     let text: Vec<String> = text.lines().map(uncomment).collect();
     let text = text.join("\n");
-    let (worker, router) = read(&text);
+    let (worker, draft, router) = read(&text);
     let written: toml::Table = text.parse().unwrap();
     for (name, full) in [
         ("target-worker", toml::Value::try_from(&worker).unwrap()),
+        ("draft-worker", toml::Value::try_from(&draft).unwrap()),
         ("router", toml::Value::try_from(&router).unwrap()),
     ] {
         assert_eq!(keys("", &written[name]), keys("", &full), "{name}");
@@ -128,10 +151,11 @@ fn keys(path: &str, value: &toml::Value) -> Vec<String> {
 }
 
 #[test]
-fn router_and_worker_serve_as_separate_programs_over_tcp() {
+fn router_and_workers_serve_as_separate_programs_over_tcp() {
     let runtime_dir = tempfile::tempdir().unwrap();
     let (worker_address, address) = (free_address(), free_address());
     let endpoint = format!("tcp:{worker_address}");
+    let draft_endpoint = format!("tcp:{}", free_address());
     let start = |args: &[&str]| Process::start(tandem(runtime_dir.path(), args));
     // The router may come first.
     let mut router = start(&[
@@ -140,11 +164,26 @@ fn router_and_worker_serve_as_separate_programs_over_tcp() {
         &address.to_string(),
         "--target",
         &endpoint,
+        "--draft",
+        &draft_endpoint,
     ]);
     let mut worker = start(&["target-worker", "--listen", &endpoint, "--threads", "1"]);
     let client = Client::new(address);
     client.wait_until_ready();
     let (text, _) = client.complete("def add(a, b):\n", 16);
+    assert_eq!(client.draft_state(), "waiting");
+    let mut draft = start(&[
+        "draft-worker",
+        "--listen",
+        &draft_endpoint,
+        "--threads",
+        "1",
+    ]);
+    client.wait_until_attached();
+    assert_eq!(client.complete("def add(a, b):\n", 16).0, text);
+    draft.signal(Signal::SIGTERM);
+    assert!(draft.wait().success());
+    wait_until("the router to see it", || client.draft_state() == "waiting");
     let body = completion("def add(a, b):\n", 16);
     assert_eq!(client.stream("/v1/completions", &body).rest().0, text);
     worker.signal(Signal::SIGTERM);

@@ -6,6 +6,7 @@
 mod chat;
 mod client;
 mod completions;
+mod drafts;
 mod endings;
 mod endpoints;
 mod refusals;

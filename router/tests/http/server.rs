@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use gguf::GgufFile;
-use router::RouterConfig;
+use router::{Drafts, RouterConfig};
 use serde_json::Value;
 use tokenizer::Tokenizer;
 use tokio::net::TcpListener;
@@ -40,6 +40,19 @@ impl Server {
     }
 
     pub fn with(config: RouterConfig, script: Script) -> Self {
+        Self::serve(config, script, || None)
+    }
+
+    /// With a draft to keep; `drafts` is called inside the server's runtime.
+    pub fn drafting(script: Script, drafts: impl FnOnce() -> Drafts) -> Self {
+        Self::serve(RouterConfig::default(), script, || Some(drafts()))
+    }
+
+    fn serve(
+        config: RouterConfig,
+        script: Script,
+        drafts: impl FnOnce() -> Option<Drafts>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -49,7 +62,8 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let model = GgufFile::open(MODEL).unwrap();
-        let running = router::run(config, model, script, None, listener, shutdown.clone());
+        let drafts = runtime.block_on(async { drafts() });
+        let running = router::run(config, model, script, drafts, listener, shutdown.clone());
         let running = Some(runtime.spawn(running));
         Self {
             address,

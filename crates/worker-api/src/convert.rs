@@ -46,13 +46,14 @@ pub(crate) fn request_to_proto(request: GenerateRequest) -> wire::GenerateReques
         }),
         logprobs: request.logprobs,
         top_logprobs: request.top_logprobs,
+        speculation: request.speculation.map(speculation::config_to_proto),
     }
 }
 
 /// A request as the worker takes it; `GenerateRequest::check` says whether its values make sense.
 ///
 /// # Errors
-/// The sampling parameters are missing.
+/// The sampling parameters are missing, or drafts are to be used in a way that is none.
 pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequest, WorkerError> {
     let sampling = request
         .sampling
@@ -81,7 +82,10 @@ pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequ
         },
         logprobs: request.logprobs,
         top_logprobs: request.top_logprobs,
-        speculation: None,
+        speculation: request
+            .speculation
+            .map(|config| speculation::config_from_proto(&config))
+            .transpose()?,
     })
 }
 
@@ -234,7 +238,7 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
 
 #[cfg(test)]
 mod tests {
-    use generation::SpeculationTimings;
+    use generation::{SpeculationConfig, SpeculationMode, SpeculationTimings};
 
     use super::*;
 
@@ -260,7 +264,10 @@ mod tests {
             },
             logprobs: true,
             top_logprobs: 2,
-            speculation: None,
+            speculation: Some(SpeculationConfig {
+                mode: SpeculationMode::Tree,
+                budget: 7,
+            }),
         };
         let back = request_from_proto(request_to_proto(request.clone())).unwrap();
         assert_eq!(back, request);
@@ -313,6 +320,12 @@ mod tests {
     #[test]
     fn empty_messages_are_errors() {
         assert!(request_from_proto(wire::GenerateRequest::default()).is_err());
+        let no_mode = wire::GenerateRequest {
+            sampling: Some(wire::Sampling::default()),
+            speculation: Some(wire::Speculation::default()),
+            ..wire::GenerateRequest::default()
+        };
+        assert!(request_from_proto(no_mode).is_err());
         assert!(event_from_proto(wire::GenerateEvent::default()).is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! What speculation did, and how a target speculates.
 
-use generation::{SpeculationStats, SpeculationTimings};
+use generation::{SpeculationConfig, SpeculationStats, SpeculationTimings, UnknownSpeculationMode};
 use proto::target::v1 as wire;
 
 use crate::convert::transports_from_proto;
+use crate::error::WorkerError;
 use crate::session::SpeculationDescription;
 
 pub(crate) fn speculation_from_proto(model: &wire::ModelDescription) -> SpeculationDescription {
@@ -13,6 +14,24 @@ pub(crate) fn speculation_from_proto(model: &wire::ModelDescription) -> Speculat
         num_layers: model.num_layers,
         transports: transports_from_proto(&model.transports),
     }
+}
+
+pub(super) fn config_to_proto(config: SpeculationConfig) -> wire::Speculation {
+    wire::Speculation {
+        mode: config.mode.name().to_owned(),
+        budget: u32::try_from(config.budget).unwrap_or(u32::MAX),
+    }
+}
+
+pub(super) fn config_from_proto(
+    config: &wire::Speculation,
+) -> Result<SpeculationConfig, WorkerError> {
+    let mode = config.mode.parse();
+    Ok(SpeculationConfig {
+        mode: mode
+            .map_err(|error: UnknownSpeculationMode| WorkerError::Invalid(error.to_string()))?,
+        budget: config.budget as usize,
+    })
 }
 
 pub(super) fn timings_to_proto(timings: &SpeculationTimings) -> wire::SpeculationTimings {

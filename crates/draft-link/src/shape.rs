@@ -63,7 +63,7 @@ impl LinkShape {
 }
 
 /// The channels of a link, as the draft offers it. Inbound: rows of features \[feature_len\] f32; outbound: candidates of
-/// [`CANDIDATE_BYTES`] bytes, so that a proposal of any depth and top-k is whole rows.
+/// 8 bytes (an id and a log-probability), so that a proposal of any depth and top-k is whole rows.
 #[must_use]
 pub fn link_spec(shape: &LinkShape) -> LinkSpec {
     let row_bytes = shape.feature_len.max(1) * ElementType::F32.bytes();

@@ -1,8 +1,14 @@
 //! Which sequence of which target has a context in the draft model.
+//!
+//! Features wait until they are many or a question needs them: one pass over many rows costs little more than one over a
+//! single row, and a target that decodes plainly for a while is not slowed down by a draft that computes for nothing.
 
 use std::collections::HashMap;
 
 use models::{DraftModel, ModelError, SequenceId};
+
+/// Rows that wait at most: about as many as one pass takes on at a time.
+const MAX_PENDING_ROWS: usize = 64;
 
 /// A sequence of a session, as its target numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +30,39 @@ pub(crate) struct Contexts {
 struct Context {
     id: SequenceId,
     last_used: u64,
+    /// \[n, feature_len\], of the positions after those that the model has.
+    pending: Vec<f32>,
+}
+
+impl Context {
+    /// The position after all that was fed.
+    fn next_position(&self, model: &DraftModel) -> Result<usize, ModelError> {
+        let pending_rows = self.pending.len() / model.config().feature_len();
+        Ok(model.next_position(self.id)? + pending_rows)
+    }
+
+    fn feed(
+        &mut self,
+        model: &mut DraftModel,
+        first_position: usize,
+        rows: &[f32],
+    ) -> Result<(), ModelError> {
+        if self.next_position(model)? != first_position {
+            self.pending.clear();
+            model.reset_sequence(self.id, first_position)?;
+        }
+        self.pending.extend_from_slice(rows);
+        if self.pending.len() >= MAX_PENDING_ROWS * model.config().feature_len() {
+            self.flush(model)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, model: &mut DraftModel) -> Result<(), ModelError> {
+        let appended = model.append(self.id, &self.pending);
+        self.pending.clear();
+        appended
+    }
 }
 
 /// What taking features came to.
@@ -39,8 +78,8 @@ impl Contexts {
         self.live.len()
     }
 
-    /// Appends features \[n, feature_len\] of positions from `first_position` on. Where they do not continue the
-    /// context, a new one begins there.
+    /// Takes features \[n, feature_len\] of positions from `first_position` on. Where they do not continue the context, a
+    /// new one begins there.
     ///
     /// # Errors
     /// The model cannot take them. The sequence has no context then.
@@ -51,15 +90,47 @@ impl Contexts {
         first_position: usize,
         rows: &[f32],
     ) -> Result<Fed, ModelError> {
-        let (id, evicted) = self.find_or_create(model, key)?;
-        let append = |model: &mut DraftModel| {
-            if model.next_position(id)? != first_position {
-                model.reset_sequence(id, first_position)?;
+        let evicted = self.make_room(model, key)?;
+        let fed = self.with(model, key, |context, model| {
+            context.feed(model, first_position, rows)
+        });
+        fed.map(|_| Fed { evicted })
+    }
+
+    /// The sequence's context, with all that was fed, if it ends before `position`.
+    ///
+    /// # Errors
+    /// The model cannot take what was fed. The sequence has no context then.
+    pub fn before(
+        &mut self,
+        model: &mut DraftModel,
+        key: Key,
+        position: usize,
+    ) -> Result<Option<SequenceId>, ModelError> {
+        let found = self.with(model, key, |context, model| {
+            if context.next_position(model)? != position {
+                return Ok(None);
             }
-            model.append(id, rows)
+            context.flush(model)?;
+            Ok(Some(context.id))
+        });
+        Ok(found?.flatten())
+    }
+
+    /// Does something with a context that there is. One that it fails on is uncertain, and goes.
+    fn with<T>(
+        &mut self,
+        model: &mut DraftModel,
+        key: Key,
+        act: impl FnOnce(&mut Context, &mut DraftModel) -> Result<T, ModelError>,
+    ) -> Result<Option<T>, ModelError> {
+        self.clock += 1;
+        let Some(context) = self.live.get_mut(&key) else {
+            return Ok(None);
         };
-        match append(model) {
-            Ok(()) => Ok(Fed { evicted }),
+        context.last_used = self.clock;
+        match act(context, model) {
+            Ok(done) => Ok(Some(done)),
             Err(error) => {
                 self.forget(model, key);
                 Err(error)
@@ -67,32 +138,19 @@ impl Contexts {
         }
     }
 
-    fn find_or_create(
-        &mut self,
-        model: &mut DraftModel,
-        key: Key,
-    ) -> Result<(SequenceId, bool), ModelError> {
-        if let Some(id) = self.find(key) {
-            return Ok((id, false));
+    /// Gives a sequence without a context an empty one; whether another had to go for it.
+    fn make_room(&mut self, model: &mut DraftModel, key: Key) -> Result<bool, ModelError> {
+        if self.live.contains_key(&key) {
+            return Ok(false);
         }
         let evicted = model.free_sequences() == 0 && self.evict(model);
-        let id = model.create_sequence()?;
-        let last_used = self.tick();
-        self.live.insert(key, Context { id, last_used });
-        Ok((id, evicted))
-    }
-
-    /// The sequence's context, which counts as a use.
-    pub fn find(&mut self, key: Key) -> Option<SequenceId> {
-        let now = self.tick();
-        let context = self.live.get_mut(&key)?;
-        context.last_used = now;
-        Some(context.id)
-    }
-
-    fn tick(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
+        let context = Context {
+            id: model.create_sequence()?,
+            last_used: self.clock,
+            pending: Vec::new(),
+        };
+        self.live.insert(key, context);
+        Ok(evicted)
     }
 
     fn evict(&mut self, model: &mut DraftModel) -> bool {

@@ -11,6 +11,7 @@ mod contexts;
 mod counters;
 mod load;
 mod proposer;
+mod questions;
 mod role;
 mod server;
 mod session;

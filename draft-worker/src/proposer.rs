@@ -1,16 +1,16 @@
 //! The thread that owns the draft model: gathers what the targets say, and answers their questions in one pass.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use draft_link::{Ask, DraftEnd, LinkError, Question, Refusal, Request};
+use draft_link::{Ask, DraftEnd, LinkError, Refusal, Request};
 use models::{DraftBlock, DraftModel, SequenceId};
 use speculative::Proposal;
 
 use crate::contexts::{Contexts, Key};
 use crate::counters::Counters;
+use crate::questions::{Asked, Gathered, latest, narrowed};
 use crate::session::Session;
 
 /// Longest wait for a target. Its messages end it at once; this bounds how late a new session, or one that was dropped,
@@ -39,30 +39,6 @@ pub(crate) struct Proposer {
     contexts: Contexts,
     /// Whose turn it is to be waited for.
     turn: usize,
-}
-
-/// A question and where it came from.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    session: u64,
-    question: Question,
-}
-
-/// What was read in one go.
-#[derive(Debug, Default)]
-struct Gathered {
-    asked: Vec<Asked>,
-    /// When the first message was there: what an answer takes counts from then.
-    since: Option<Instant>,
-}
-
-impl Asked {
-    fn key(&self) -> Key {
-        Key {
-            session: self.session,
-            sequence: self.question.sequence,
-        }
-    }
 }
 
 impl Proposer {
@@ -205,9 +181,12 @@ impl Proposer {
         let mut blocks = Vec::with_capacity(asked.len());
         let mut answered = Vec::with_capacity(asked.len());
         for asked in asked {
-            let Some(sequence) = self.context_before(asked) else {
-                self.refuse(asked, Refusal::Context);
-                continue;
+            let sequence = match self.context_before(asked) {
+                Ok(sequence) => sequence,
+                Err(refusal) => {
+                    self.refuse(asked, refusal);
+                    continue;
+                }
             };
             let Ask { anchor, depth, .. } = asked.question.ask;
             blocks.push(DraftBlock {
@@ -239,10 +218,14 @@ impl Proposer {
     }
 
     /// The sequence's context, if it ends where the anchor is.
-    fn context_before(&mut self, asked: &Asked) -> Option<SequenceId> {
-        let id = self.contexts.find(asked.key())?;
-        let ends = self.model.next_position(id).ok()?;
-        (ends == asked.question.ask.position).then_some(id)
+    fn context_before(&mut self, asked: &Asked) -> Result<SequenceId, Refusal> {
+        let position = asked.question.ask.position;
+        let found = self.contexts.before(&mut self.model, asked.key(), position);
+        let found = found.map_err(|error| {
+            tracing::error!(%error, sequence = asked.question.sequence, "features not taken");
+            Refusal::Model
+        });
+        found?.ok_or(Refusal::Context)
     }
 
     fn reply(&mut self, asked: &Asked, proposal: &Proposal, draft_time: Duration) {
@@ -267,92 +250,5 @@ impl Proposer {
             let session = self.sessions.swap_remove(index);
             self.end(session, error.to_string());
         }
-    }
-}
-
-/// The last question of each sequence: those before it were given up.
-fn latest(mut asked: Vec<Asked>) -> Vec<Asked> {
-    let mut seen = HashSet::new();
-    asked.reverse();
-    asked.retain(|asked| seen.insert(asked.key()));
-    asked.reverse();
-    asked
-}
-
-/// The first `top_k` tokens of each position.
-fn narrowed(proposal: Proposal, top_k: usize) -> Proposal {
-    if proposal.top_k <= top_k {
-        return proposal;
-    }
-    let positions = |len: usize| (0..len / proposal.top_k).map(|at| at * proposal.top_k);
-    let ids = positions(proposal.ids.len()).flat_map(|at| &proposal.ids[at..at + top_k]);
-    let log_probs =
-        positions(proposal.log_probs.len()).flat_map(|at| &proposal.log_probs[at..at + top_k]);
-    Proposal {
-        top_k,
-        ids: ids.copied().collect(),
-        log_probs: log_probs.copied().collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use draft_link::{Ask, Question};
-    use speculative::Proposal;
-
-    use super::{Asked, latest, narrowed};
-
-    fn asked(session: u64, sequence: u64, request: u64) -> Asked {
-        let ask = Ask {
-            anchor: 0,
-            position: 0,
-            depth: 1,
-            top_k: 1,
-        };
-        Asked {
-            session,
-            question: Question {
-                sequence,
-                request,
-                ask,
-            },
-        }
-    }
-
-    #[test]
-    fn of_several_questions_of_a_sequence_the_last_stands() {
-        let all = vec![
-            asked(1, 7, 0),
-            asked(2, 7, 0),
-            asked(1, 8, 1),
-            asked(1, 7, 2),
-        ];
-        let left: Vec<_> = latest(all)
-            .iter()
-            .map(|asked| {
-                (
-                    asked.session,
-                    asked.question.sequence,
-                    asked.question.request,
-                )
-            })
-            .collect();
-        assert_eq!(left, [(2, 7, 0), (1, 8, 1), (1, 7, 2)]);
-    }
-
-    #[test]
-    fn a_proposal_narrows_to_the_likeliest_of_each_position() {
-        let wide = Proposal {
-            top_k: 3,
-            ids: vec![1, 2, 3, 4, 5, 6],
-            log_probs: vec![-1.0, -2.0, -3.0, -4.0, -5.0, -6.0],
-        };
-        let narrow = Proposal {
-            top_k: 2,
-            ids: vec![1, 2, 4, 5],
-            log_probs: vec![-1.0, -2.0, -4.0, -5.0],
-        };
-        assert_eq!(narrowed(wide.clone(), 2), narrow);
-        assert_eq!(narrowed(wide.clone(), 3), wide);
     }
 }

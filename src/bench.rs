@@ -1,5 +1,8 @@
 //! `tandem bench`: prompt processing and decoding, medians.
 
+mod drafts;
+mod prompts;
+
 use std::io::{Write, stdout};
 use std::time::Instant;
 
@@ -18,8 +21,11 @@ struct Row {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+pub(crate) fn run(args: &BenchArgs, log: &str) -> Result<()> {
     ensure!(args.repetitions > 0, "--repetitions must be at least 1");
+    if args.draft.draft.is_some() || !args.mode.is_empty() {
+        return drafts::run(args, log);
+    }
     let file = session::open(args.model.model.as_deref())?;
     let device = session::device(&args.model)?;
     let mut model = session::load(&file, &args.model, device.clone())?;

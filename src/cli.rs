@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use generation::SpeculationMode;
 use models::KvType;
 
 mod serve;
@@ -43,7 +44,8 @@ pub(crate) enum Command {
     DraftWorker(DraftWorkerArgs),
     /// Continue a prompt and stream the text: `tandem run -p "def fibonacci(n):"`.
     Run(RunArgs),
-    /// Measure prompt processing and decoding in tokens per second (medians after a warm-up).
+    /// Measure prompt processing and decoding in tokens per second (medians after a warm-up), or with --mode or --draft
+    /// speculative decoding: tokens per second and per round, and the time of each stage, in real worker processes.
     Bench(BenchArgs),
     /// Look into model files.
     #[command(subcommand)]
@@ -89,10 +91,33 @@ pub(crate) enum DeviceName {
     Cpu,
 }
 
+/// Which draft, and how it is used.
+#[derive(Debug, Args)]
+pub(crate) struct DraftArgs {
+    /// Draft model (DFlash): a GGUF file, a safetensors file, or a folder of safetensors with its config.json. Runs in a
+    /// process of its own, and the target in another.
+    #[arg(long, value_name = "FILE")]
+    pub draft: Option<PathBuf>,
+    /// Draft tokens verified at a time, of a tree; the most with auto.
+    #[arg(long, default_value_t = 22, value_name = "N")]
+    pub ddtree_budget: usize,
+    /// Device of the draft; this version has the CPU.
+    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    pub draft_device: DeviceName,
+    /// CPU threads of the draft; 0: all that the system offers.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub draft_threads: usize,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub draft: DraftArgs,
+    /// How the draft is used: off, chain, tree or auto. The text is the same.
+    #[arg(long, default_value = "auto", value_name = "MODE")]
+    pub speculation: SpeculationMode,
     /// Prompt text; special tokens such as `<|im_start|>` are recognised.
     #[arg(short, long, required_unless_present = "tokens")]
     pub prompt: Option<String>,
@@ -135,12 +160,40 @@ pub(crate) struct BenchArgs {
     /// Decode lengths.
     #[arg(long, value_delimiter = ',', default_value = "128")]
     pub tg: Vec<usize>,
+    #[command(flatten)]
+    pub draft: DraftArgs,
+    /// Ways of decoding to measure beside each other: ar (plain), chain, tree, auto [default with --draft: all].
+    #[arg(long, value_delimiter = ',', value_name = "MODE")]
+    pub mode: Vec<BenchMode>,
+    /// Budgets of the trees [default: the one of --ddtree-budget].
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub budget: Vec<usize>,
+    /// Prompts to continue, one JSON object per line: {"prompt": "text"} or {"tokens": [ids]} [default: those for the demo
+    /// model].
+    #[arg(long, value_name = "FILE")]
+    pub prompts: Option<PathBuf>,
+    /// New tokens per prompt at most, with --mode or --draft.
+    #[arg(short, long, default_value_t = 128)]
+    pub num_tokens: u32,
     /// Repetitions after the warm-up.
     #[arg(short, long, default_value_t = 5)]
     pub repetitions: usize,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Ways of decoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchMode {
+    /// One token after another.
+    Ar,
+    /// DFlash's chain.
+    Chain,
+    /// DDTree's trees, one run for each budget.
+    Tree,
+    /// As much of a tree as pays.
+    Auto,
 }
 
 #[derive(Debug, Subcommand)]
@@ -161,6 +214,25 @@ pub(crate) enum ProbeCommand {
     },
     /// What a draft says after a context: `draft_logits` `[block - 1, vocab]`, as safetensors.
     Draft(ProbeDraftArgs),
+    /// The draft tree that logits make: `{"tokens": [...], "depths": [...], "parents": [-1, ...]}`, as JSON. Parents count
+    /// the root as node 0 and begin with it.
+    Tree {
+        /// Safetensors file with logits `[positions, vocab]` in F32.
+        #[arg(long)]
+        logits: PathBuf,
+        /// Tensor to take; needed where the file has several.
+        #[arg(long)]
+        tensor: Option<String>,
+        /// Nodes at most, the root not counted.
+        #[arg(long)]
+        budget: usize,
+        /// Begin with the likeliest token of each position.
+        #[arg(long)]
+        chain_seed: bool,
+        /// File to write.
+        #[arg(long)]
+        out: PathBuf,
+    },
     /// Token ids of the text on standard input, as JSON.
     Tokenize {
         #[command(flatten)]

@@ -9,6 +9,7 @@ mod client;
 mod config;
 mod doctor;
 mod inspect;
+mod pair;
 mod probe;
 mod roles;
 mod run;
@@ -62,8 +63,8 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Router(args) => roles::router(&args),
         Command::TargetWorker(args) => roles::target_worker(&args),
         Command::DraftWorker(args) => roles::draft_worker(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Run(args) => run::run(&args, &log),
+        Command::Bench(args) => bench::run(&args, &log),
         Command::Models(ModelsCommand::Inspect { model }) => inspect::run(&model),
         Command::Probe(probe) => probe::run(&probe),
     }

@@ -1,6 +1,7 @@
 //! `tandem probe`: intermediate results, to hold against other implementations.
 
 mod draft;
+mod tree;
 
 use std::collections::HashMap;
 use std::io::{Read, Write, stdout};
@@ -12,6 +13,7 @@ use gguf::GgufFile;
 use models::{Batch, BatchSegment, LogitsWanted};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
+use speculative::TreeOptions;
 use tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::cli::{ModelArgs, ProbeCommand};
@@ -27,6 +29,19 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
             out,
         } => target(model, tokens, features, out),
         ProbeCommand::Draft(args) => draft::run(args),
+        ProbeCommand::Tree {
+            logits,
+            tensor,
+            budget,
+            chain_seed,
+            out,
+        } => {
+            let options = TreeOptions {
+                budget: *budget,
+                chain_seed: *chain_seed,
+            };
+            tree::run(logits, tensor.as_deref(), options, out)
+        }
         ProbeCommand::Tokenize { model, no_special } => tokenize(model, !no_special),
         ProbeCommand::Template {
             model,

@@ -4,14 +4,17 @@ use std::io::{Write, stdout};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use generation::{GenerateRequest, SpeculationConfig, SpeculationTimings};
+use gguf::GgufFile;
 use models::{Batch, BatchSegment, LogitsWanted, Model, SequenceId};
 use sampling::{Sampler, SamplingParams, Scratch};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokenizer::{Detokenizer, EncodeOptions, Tokenizer};
 
 use crate::cli::RunArgs;
-use crate::session;
+use crate::pair::{Pair, PairConfig};
+use crate::{session, up};
 
 /// Feeds accepted tokens in pieces; returns the logits of the last one.
 pub(crate) fn feed(model: &mut Model, sequence: SequenceId, tokens: &[u32]) -> Result<Vec<f32>> {
@@ -40,8 +43,16 @@ pub(crate) fn feed(model: &mut Model, sequence: SequenceId, tokens: &[u32]) -> R
     Ok(logits)
 }
 
+/// What came of a prompt.
+struct Outcome {
+    tokens: Vec<u32>,
+    prompt_ms: f64,
+    predicted_ms: f64,
+    speculation: Option<SpeculationTimings>,
+}
+
 /// Runs the command.
-pub(crate) fn run(args: &RunArgs) -> Result<()> {
+pub(crate) fn run(args: &RunArgs, log: &str) -> Result<()> {
     let params = SamplingParams {
         temperature: args.temperature,
         top_p: args.top_p,
@@ -51,7 +62,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         ..SamplingParams::default()
     };
     params.validate()?;
-    let sampler = Sampler::new(params);
     let file = session::open(args.model.model.as_deref())?;
     let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata())?);
     let prompt = match (&args.tokens, &args.prompt) {
@@ -65,15 +75,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         ),
     };
     ensure!(!prompt.is_empty(), "the prompt has no tokens");
-    let mut model = session::load(&file, &args.model, session::device(&args.model)?)?;
-    let sequence = model.create_sequence()?;
-
-    let started = Instant::now();
-    let mut logits = feed(&mut model, sequence, &prompt)?;
-    let prompt_ms = started.elapsed().as_secs_f64() * 1e3;
-    let decode_started = Instant::now();
+    let stop_ids = match args.ignore_eos {
+        true => Vec::new(),
+        false => tokenizer.stop_ids().to_vec(),
+    };
     let mut detokenizer = Detokenizer::new(Arc::clone(&tokenizer), false);
-    let (mut generated, mut text, mut scratch) = (Vec::new(), String::new(), Scratch::default());
+    let mut text = String::new();
     let mut emit = |piece: String| -> Result<()> {
         if !args.json {
             write!(stdout(), "{piece}")?;
@@ -82,40 +89,116 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         text.push_str(&piece);
         Ok(())
     };
-    while generated.len() < args.num_tokens {
-        let position = generated.len() as u64;
-        let token = sampler.sample_token(&logits, &generated, position, &mut scratch);
-        generated.push(token);
-        if !args.ignore_eos && tokenizer.stop_ids().contains(&token) {
-            break;
-        }
-        emit(detokenizer.push(token))?;
-        if generated.len() < args.num_tokens {
-            logits = feed(&mut model, sequence, &[token])?;
-        }
-    }
+    let mut seen = |token: u32| match stop_ids.contains(&token) {
+        true => Ok(()),
+        false => emit(detokenizer.push(token)),
+    };
+    let prompt_tokens = prompt.len();
+    let outcome = if args.draft.draft.is_some() {
+        with_draft(args, log, prompt, params, &stop_ids, &mut seen)?
+    } else {
+        alone(args, &file, &prompt, params, &stop_ids, &mut seen)?
+    };
     emit(detokenizer.finish())?;
-    let predicted_ms = decode_started.elapsed().as_secs_f64() * 1e3;
     if args.json {
-        let per_second = |n: usize, ms: f64| n as f64 / ms * 1e3;
-        writeln!(
-            stdout(),
-            "{}",
-            json!({
-                "tokens": generated,
-                "text": text,
-                "timings": {
-                    "prompt_n": prompt.len(),
-                    "prompt_ms": prompt_ms,
-                    "prompt_per_second": per_second(prompt.len(), prompt_ms),
-                    "predicted_n": generated.len(),
-                    "predicted_ms": predicted_ms,
-                    "predicted_per_second": per_second(generated.len(), predicted_ms),
-                },
-            })
-        )?;
+        writeln!(stdout(), "{}", outcome.to_json(prompt_tokens, &text))?;
     } else {
         writeln!(stdout())?;
     }
     Ok(())
+}
+
+/// Decodes in this process.
+fn alone(
+    args: &RunArgs,
+    file: &GgufFile,
+    prompt: &[u32],
+    params: SamplingParams,
+    stop_ids: &[u32],
+    seen: &mut dyn FnMut(u32) -> Result<()>,
+) -> Result<Outcome> {
+    let sampler = Sampler::new(params);
+    let mut model = session::load(file, &args.model, session::device(&args.model)?)?;
+    let sequence = model.create_sequence()?;
+    let started = Instant::now();
+    let mut logits = feed(&mut model, sequence, prompt)?;
+    let prompt_ms = started.elapsed().as_secs_f64() * 1e3;
+    let decode_started = Instant::now();
+    let (mut tokens, mut scratch) = (Vec::new(), Scratch::default());
+    while tokens.len() < args.num_tokens {
+        let position = tokens.len() as u64;
+        let token = sampler.sample_token(&logits, &tokens, position, &mut scratch);
+        tokens.push(token);
+        seen(token)?;
+        if stop_ids.contains(&token) {
+            break;
+        }
+        if tokens.len() < args.num_tokens {
+            logits = feed(&mut model, sequence, &[token])?;
+        }
+    }
+    Ok(Outcome {
+        tokens,
+        prompt_ms,
+        predicted_ms: decode_started.elapsed().as_secs_f64() * 1e3,
+        speculation: None,
+    })
+}
+
+/// Decodes in a target worker with a draft worker beside it.
+fn with_draft(
+    args: &RunArgs,
+    log: &str,
+    prompt: Vec<u32>,
+    params: SamplingParams,
+    stop_ids: &[u32],
+    seen: &mut dyn FnMut(u32) -> Result<()>,
+) -> Result<Outcome> {
+    let budget = args.draft.ddtree_budget;
+    ensure!(budget > 0, "--ddtree-budget is 0, expected at least 1");
+    let config = PairConfig::new(&args.model, &args.draft, budget)?;
+    let request = GenerateRequest {
+        request_id: "run".to_owned(),
+        prompt,
+        max_tokens: u32::try_from(args.num_tokens).context("--num-tokens")?,
+        min_tokens: 0,
+        stop_ids: stop_ids.to_vec(),
+        sampling: params,
+        logprobs: false,
+        top_logprobs: 0,
+        speculation: Some(SpeculationConfig {
+            mode: args.speculation,
+            budget,
+        }),
+    };
+    let answer = up::runtime()?.block_on(async {
+        let pair = Pair::start(config, log).await?;
+        pair.generate(request, |token| seen(token.id)).await
+    })?;
+    Ok(Outcome {
+        tokens: answer.tokens,
+        prompt_ms: answer.timings.prompt_ms,
+        predicted_ms: answer.timings.generated_ms,
+        speculation: Some(answer.timings.speculation),
+    })
+}
+
+impl Outcome {
+    fn to_json(&self, prompt_tokens: usize, text: &str) -> Value {
+        let per_second = |n: usize, ms: f64| n as f64 / ms * 1e3;
+        let mut timings = json!({
+            "prompt_n": prompt_tokens,
+            "prompt_ms": self.prompt_ms,
+            "prompt_per_second": per_second(prompt_tokens, self.prompt_ms),
+            "predicted_n": self.tokens.len(),
+            "predicted_ms": self.predicted_ms,
+            "predicted_per_second": per_second(self.tokens.len(), self.predicted_ms),
+        });
+        if let Some(speculation) = self.speculation {
+            timings["rounds"] = speculation.rounds.into();
+            timings["draft_n"] = speculation.draft_tokens.into();
+            timings["draft_n_accepted"] = speculation.accepted_tokens.into();
+        }
+        json!({"tokens": self.tokens, "text": text, "timings": timings})
+    }
 }

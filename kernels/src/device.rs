@@ -4,6 +4,7 @@
 //! DeltaNet key/value heads with dims dk, dv. Buffers are row-major f32. Ops panic on a caller's shape mistake that
 //! would read outside a buffer (a bug, not an input); everything that depends on a file is an error at load.
 
+use std::fmt;
 use std::str::FromStr;
 
 use tensor::DType;
@@ -193,6 +194,16 @@ impl FromStr for KvType {
                 got: text.to_owned(),
             }),
         }
+    }
+}
+
+impl fmt::Display for KvType {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        })
     }
 }
 

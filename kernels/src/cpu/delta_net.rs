@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::cpu::lanes::{LANES, Lanes, Op, f_sigmoid};
+use crate::cpu::lanes::{LANES, Lanes, Op, f_sigmoid, f_sum};
 use crate::cpu::matmul::Shared;
 use crate::device::{DeltaNetShape, Segment};
 
@@ -29,52 +29,126 @@ pub(crate) struct Weights<'a> {
     pub dt_bias: &'a [f32],
 }
 
-fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
-}
-
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-fn unit_length(x: &mut [f32], scale: f32) {
-    let square: f32 = x.iter().map(|v| v * v).sum();
-    let inverse = scale / (square + 1e-6).sqrt();
-    x.iter_mut().for_each(|v| *v *= inverse);
+/// A thread's part of the convolution: claims (row, head) pairs, of q, then k, then v heads.
+pub(crate) struct Convolve<'a> {
+    pub shape: DeltaNetShape,
+    pub weights: Weights<'a>,
+    /// \[rows, taps\]: the row of channels that each tap multiplies.
+    pub taps: &'a [&'a [f32]],
+    /// Row of the batch that each row is.
+    pub rows: &'a [usize],
+    pub next: &'a AtomicUsize,
+    /// \[N, channels\].
+    pub out: Shared,
+    /// \[N, Hv\].
+    pub alpha: &'a [f32],
+    /// \[N, Hv\].
+    pub beta: &'a [f32],
+    /// \[N, Hv\].
+    pub decay: Shared,
+    /// \[N, Hv\].
+    pub strength: Shared,
 }
 
-/// Convolves and normalises one row. `taps[j]` is the row that tap `j` multiplies.
-pub(crate) fn prepare_row(shape: &DeltaNetShape, w: Weights<'_>, taps: &[&[f32]], qkv: &mut [f32]) {
-    let n = taps.len();
-    for (channel, out) in qkv.iter_mut().enumerate() {
-        let weight = &w.conv[channel * n..][..n];
-        let mut sum = 0.0;
-        for (tap, weight) in taps.iter().zip(weight) {
-            sum += weight * tap[channel];
+impl Op for Convolve<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let (hk, hv) = (self.shape.num_k_heads, self.shape.num_v_heads);
+        let (dk, dv) = (self.shape.k_dim, self.shape.v_dim);
+        let heads = 2 * hk + hv;
+        let scale = 1.0 / (dk as f32).sqrt();
+        loop {
+            let item = self.next.fetch_add(1, Ordering::Relaxed);
+            if item >= self.rows.len() * heads {
+                return;
+            }
+            let (row, head) = (item / heads, item % heads);
+            let taps = &self.taps[row * self.shape.conv_taps..][..self.shape.conv_taps];
+            let out = self.out.at(self.rows[row] * self.shape.conv_channels());
+            if head == 0 {
+                self.gates(self.rows[row] * hv, hv);
+            }
+            if head < 2 * hk {
+                self.head::<L>(taps, head * dk, dk, out);
+                let scale = if head < hk { scale } else { 1.0 };
+                unit_length::<L>(out.add(head * dk), dk, scale);
+            } else {
+                self.head::<L>(taps, 2 * hk * dk + (head - 2 * hk) * dv, dv, out);
+            }
         }
-        *out = silu(sum);
-    }
-    let keys = shape.num_k_heads * shape.k_dim;
-    for head in qkv[..keys].chunks_exact_mut(shape.k_dim) {
-        unit_length(head, 1.0 / (shape.k_dim as f32).sqrt());
-    }
-    for head in qkv[keys..2 * keys].chunks_exact_mut(shape.k_dim) {
-        unit_length(head, 1.0);
     }
 }
 
-/// Decay and write strength of one row.
-pub(crate) fn prepare_gates(
-    w: Weights<'_>,
-    alpha: &[f32],
-    beta: &[f32],
-    decay: &mut [f32],
-    strength: &mut [f32],
-) {
-    for head in 0..decay.len() {
-        decay[head] = (w.a[head] * softplus(alpha[head] + w.dt_bias[head])).exp();
-        strength[head] = 1.0 / (1.0 + (-beta[head]).exp());
+impl Convolve<'_> {
+    /// `silu` of the weighted taps of `len` channels from `first` on.
+    #[inline(always)]
+    unsafe fn head<L: Lanes>(&self, taps: &[&[f32]], first: usize, len: usize, out: *mut f32) {
+        let n = taps.len();
+        for channel in (first..first + len).step_by(LANES) {
+            let count = LANES.min(first + len - channel);
+            let weights = &self.weights.conv[channel * n..][..count * n];
+            let mut sums = [0.0_f32; LANES];
+            for (tap, row) in taps.iter().enumerate() {
+                let row = &row[channel..][..count];
+                for (lane, value) in row.iter().enumerate() {
+                    sums[lane] += weights[lane * n + tap] * value;
+                }
+            }
+            let sum = L::f_load(sums.as_ptr());
+            store_some::<L>(out.add(channel), count, L::f_mul(sum, f_sigmoid::<L>(sum)));
+        }
     }
+
+    /// Decay and write strength of the row whose values begin at `first`.
+    unsafe fn gates(&self, first: usize, heads: usize) {
+        for head in 0..heads {
+            let gate = softplus(self.alpha[first + head] + self.weights.dt_bias[head]);
+            *self.decay.at(first + head) = (self.weights.a[head] * gate).exp();
+            *self.strength.at(first + head) = 1.0 / (1.0 + (-self.beta[first + head]).exp());
+        }
+    }
+}
+
+/// Scales a head to the length `scale`.
+#[inline(always)]
+unsafe fn unit_length<L: Lanes>(head: *mut f32, len: usize, scale: f32) {
+    let mut squares = L::f_splat(0.0);
+    for at in (0..len).step_by(LANES) {
+        let x = load_some::<L>(head.add(at), LANES.min(len - at));
+        squares = L::f_fma(x, x, squares);
+    }
+    let inverse = L::f_splat(scale / (f_sum::<L>(squares) + 1e-6).sqrt());
+    for at in (0..len).step_by(LANES) {
+        let count = LANES.min(len - at);
+        let x = load_some::<L>(head.add(at), count);
+        store_some::<L>(head.add(at), count, L::f_mul(x, inverse));
+    }
+}
+
+/// The first `count` lanes; the others are 0.
+#[inline(always)]
+unsafe fn load_some<L: Lanes>(source: *const f32, count: usize) -> L::F {
+    if count == LANES {
+        return L::f_load(source);
+    }
+    let mut lanes = [0.0_f32; LANES];
+    std::ptr::copy_nonoverlapping(source, lanes.as_mut_ptr(), count);
+    L::f_load(lanes.as_ptr())
+}
+
+/// Stores the first `count` lanes.
+#[inline(always)]
+unsafe fn store_some<L: Lanes>(target: *mut f32, count: usize, value: L::F) {
+    if count == LANES {
+        return L::f_store(target, value);
+    }
+    let mut lanes = [0.0_f32; LANES];
+    L::f_store(lanes.as_mut_ptr(), value);
+    std::ptr::copy_nonoverlapping(lanes.as_ptr(), target, count);
 }
 
 /// One step of a walk: the node, and how many nodes lie above it.

@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::cpu::CpuDevice;
 use crate::cpu::attention::{self, Attend};
 use crate::cpu::bandwidth;
-use crate::cpu::delta_net::{self, Prepared, Recur, Weights};
+use crate::cpu::delta_net::{Convolve, Prepared, Recur, Weights};
 use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store};
 use crate::cpu::pack::PackedMatrix;
 use crate::cpu::top_k::TopKRow;
@@ -75,50 +75,50 @@ impl CpuDevice {
         into.qkv.resize(args.num_rows * channels, 0.0);
         into.decay.resize(args.num_rows * heads, 0.0);
         into.beta.resize(args.num_rows * heads, 0.0);
-        let (qkv, decay, beta) = (
+        let (qkv, decay, strength) = (
             Shared::new(&mut into.qkv),
             Shared::new(&mut into.decay),
             Shared::new(&mut into.beta),
         );
+        let (mut rows, mut taps) = (Vec::new(), Vec::new());
         for segment in args.segments {
             let history =
                 &args.conv_state[segment.state_index * shape.conv_len()..][..shape.conv_len()];
-            self.each(segment.parents.len(), |node| {
-                let row = segment.first_row + node;
-                let mut taps = vec![&args.qkv[..0]; shape.conv_taps];
+            let newest = shape.conv_taps - 2;
+            for node in 0..segment.parents.len() {
+                rows.push(segment.first_row + node);
+                let first_tap = taps.len();
                 let mut at = node as i32;
-                for tap in taps.iter_mut().rev() {
-                    *tap = if at >= 0 {
-                        &args.qkv[(segment.first_row + at as usize) * channels..][..channels]
-                    } else {
+                for _ in 0..shape.conv_taps {
+                    taps.push(match usize::try_from(at) {
+                        Ok(node) => &args.qkv[(segment.first_row + node) * channels..][..channels],
                         // -1 is the newest row of the history, which stands last.
-                        let newest = shape.conv_taps as i32 - 1 + at;
-                        &history[newest as usize * channels..][..channels]
-                    };
-                    at = if at >= 0 {
-                        segment.parents[at as usize]
-                    } else {
-                        at - 1
-                    };
+                        Err(_) => {
+                            let back = (-1 - at) as usize;
+                            &history[(newest - back) * channels..][..channels]
+                        }
+                    });
+                    at = usize::try_from(at).map_or(at - 1, |node| segment.parents[node]);
                 }
-                // SAFETY: each row is written by one thread only, inside vectors sized above.
-                let (q, d, b) = unsafe {
-                    (
-                        std::slice::from_raw_parts_mut(qkv.at(row * channels), channels),
-                        std::slice::from_raw_parts_mut(decay.at(row * heads), heads),
-                        std::slice::from_raw_parts_mut(beta.at(row * heads), heads),
-                    )
-                };
-                delta_net::prepare_row(&shape, args.weights, &taps, q);
-                delta_net::prepare_gates(
-                    args.weights,
-                    &args.alpha[row * heads..][..heads],
-                    &args.beta[row * heads..][..heads],
-                    d,
-                    b,
-                );
-            });
+                // The last tap multiplies the row itself.
+                taps[first_tap..].reverse();
+            }
         }
+        let next = AtomicUsize::new(0);
+        self.pool.run(&|_| {
+            self.dispatch(Convolve {
+                shape,
+                weights: args.weights,
+                taps: &taps,
+                rows: &rows,
+                next: &next,
+                out: qkv,
+                alpha: args.alpha,
+                beta: args.beta,
+                decay,
+                strength,
+            });
+        });
     }
 }
 

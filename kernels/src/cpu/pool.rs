@@ -5,11 +5,15 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 type Job = *const (dyn Fn(usize) + Sync);
 
-/// Spins before a waiting thread parks: some tens of microseconds.
-const SPINS: u32 = 20_000;
+/// A waiting thread parks after this long. Longer than the gaps within a step; shorter than what another process on the
+/// same processors, such as a draft worker, would miss.
+const SPIN: Duration = Duration::from_micros(50);
+/// Looks between two looks at the clock.
+const SPINS_PER_LOOK: u32 = 64;
 
 struct Shared {
     /// Counts jobs; a change starts one. Release by the caller pairs with Acquire in `worker`.
@@ -20,6 +24,8 @@ struct Shared {
     panicked: AtomicBool,
     job: Mutex<Option<JobPointer>>,
     wake: Condvar,
+    /// Helpers that sleep or are about to; changed under the lock of `job`.
+    sleeping: AtomicUsize,
 }
 
 #[derive(Clone, Copy)]
@@ -44,6 +50,7 @@ impl Pool {
             panicked: AtomicBool::new(false),
             job: Mutex::new(None),
             wake: Condvar::new(),
+            sleeping: AtomicUsize::new(0),
         });
         let helpers = (1..threads.max(1))
             .map(|index| {
@@ -74,15 +81,19 @@ impl Pool {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &self.shared;
         shared.running.store(self.helpers.len(), Ordering::Relaxed);
-        {
+        let any_sleeps = {
             let mut slot = shared.job.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: only the lifetime is erased; `Leave` below waits until no helper uses the pointer.
             let erased: Job =
                 unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
             *slot = Some(JobPointer(erased));
             shared.generation.fetch_add(1, Ordering::Release);
+            // Relaxed: the lock orders it. Who goes to sleep after this sees the new generation.
+            shared.sleeping.load(Ordering::Relaxed) > 0
+        };
+        if any_sleeps {
+            shared.wake.notify_all();
         }
-        shared.wake.notify_all();
         let leave = Leave(shared);
         job(0);
         drop(leave);
@@ -98,14 +109,9 @@ struct Leave<'a>(&'a Shared);
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
-        let mut spins = 0_u32;
-        while self.0.running.load(Ordering::Acquire) != 0 {
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop()
-            } else {
-                std::thread::yield_now()
-            }
+        let ended = || self.0.running.load(Ordering::Acquire) == 0;
+        while !spin_until(ended) {
+            std::thread::yield_now();
         }
     }
 }
@@ -127,29 +133,38 @@ impl Drop for Pool {
     }
 }
 
+/// Spins until `done`, or for [`SPIN`]; whether it is done.
+fn spin_until(done: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        for _ in 0..SPINS_PER_LOOK {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() >= SPIN {
+            return done();
+        }
+    }
+}
+
 fn worker(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
-        let mut spins = 0_u32;
-        while shared.generation.load(Ordering::Acquire) == seen
-            && !shared.stop.load(Ordering::Acquire)
-        {
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-                continue;
-            }
+        let idle = || {
+            shared.generation.load(Ordering::Acquire) == seen
+                && !shared.stop.load(Ordering::Acquire)
+        };
+        if !spin_until(|| !idle()) {
             let slot = shared.job.lock().unwrap_or_else(PoisonError::into_inner);
-            let idle = |_: &mut Option<JobPointer>| {
-                shared.generation.load(Ordering::Acquire) == seen
-                    && !shared.stop.load(Ordering::Acquire)
-            };
-            drop(
-                shared
-                    .wake
-                    .wait_while(slot, idle)
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
+            shared.sleeping.fetch_add(1, Ordering::Relaxed);
+            let slot = shared
+                .wake
+                .wait_while(slot, |_| idle())
+                .unwrap_or_else(PoisonError::into_inner);
+            shared.sleeping.fetch_sub(1, Ordering::Relaxed);
+            drop(slot);
         }
         if shared.stop.load(Ordering::Acquire) {
             return;

@@ -184,12 +184,12 @@ fn tiny_prompts() -> Vec<Vec<u32>> {
 }
 
 /// A target whose draft is nearly always wrong.
-async fn tiny_pair_is_lossless(target: &str, draft: &str, is_sampled: bool) {
+async fn tiny_pair_is_lossless(target: &str, draft: &str, max_tokens: u32, is_sampled: bool) {
     let pair = Pair {
         target: model_data(target),
         draft: model_data(draft),
     };
-    let requests = requests(&tiny_prompts(), 256, is_sampled);
+    let requests = requests(&tiny_prompts(), max_tokens, is_sampled);
     pair.is_lossless(target, &requests).await;
 }
 
@@ -213,13 +213,13 @@ async fn the_demo_pair_gives_the_sampled_tokens_of_plain_decoding() {
 #[tokio::test]
 async fn a_tiny_hybrid_gives_the_greedy_tokens_of_plain_decoding() {
     let draft = "dflash/dflash-qwen35-nano-BF16.gguf";
-    tiny_pair_is_lossless("qwen35-nano-Q4_0.gguf", draft, false).await;
+    tiny_pair_is_lossless("qwen35-nano-Q4_0.gguf", draft, 256, false).await;
 }
 
 #[tokio::test]
 async fn a_tiny_transformer_gives_the_sampled_tokens_of_plain_decoding() {
     let draft = "dflash/dflash-qwen3-nano-BF16.gguf";
-    tiny_pair_is_lossless("qwen3-nano-BF16.gguf", draft, true).await;
+    tiny_pair_is_lossless("qwen3-nano-BF16.gguf", draft, 64, true).await;
 }
 
 #[tokio::test]
@@ -240,10 +240,7 @@ async fn the_demo_pair_accepts_as_many_tokens_as_the_reference_measured() {
             .collect();
         for (mode, budget, key) in [
             (SpeculationMode::Chain, 0, "chain"),
-            (SpeculationMode::Tree, 8, "8"),
-            (SpeculationMode::Tree, 16, "16"),
             (SpeculationMode::Tree, 22, "22"),
-            (SpeculationMode::Tree, 32, "32"),
         ] {
             let speculation = SpeculationConfig { mode, budget };
             let (answers, stats) = Pair::demo().answers(speculation, &requests).await;

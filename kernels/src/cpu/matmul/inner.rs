@@ -21,7 +21,7 @@ pub(super) const fn dtype_of(id: u32) -> DType {
 /// The eight vectors of one unit: inputs 4i..4i+4 of 16 rows as unsigned bytes.
 #[inline(always)]
 pub(super) unsafe fn unit<L: Lanes, const ID: u32>(p: *const u8) -> [L::B; 8] {
-    let dtype = dtype_of(ID);
+    let dtype = const { dtype_of(ID) };
     let bits = Layout::of(dtype).bits;
     if bits == 8 {
         return [
@@ -119,7 +119,10 @@ unsafe fn quads<L: Lanes, const ID: u32>(
     from: usize,
     to: usize,
 ) -> L::I {
-    let wide = matches!(dtype_of(ID), DType::Q8_0 | DType::Iq4Nl | DType::Iq4Xs);
+    let wide = matches!(
+        const { dtype_of(ID) },
+        DType::Q8_0 | DType::Iq4Nl | DType::Iq4Xs
+    );
     for i in from..to {
         sum = if wide {
             L::dot4::<true>(sum, w[i], x.add(4 * i))
@@ -138,8 +141,8 @@ pub(super) unsafe fn by32<L: Lanes, const N: usize, const ID: u32>(
     col: usize,
     sums: &mut [L::F; N],
 ) {
-    let dtype = dtype_of(ID);
-    let layout = Layout::of(dtype);
+    let dtype = const { dtype_of(ID) };
+    let layout = const { Layout::of(dtype_of(ID)) };
     let mut acc = *sums;
     let groups = x.len / 32;
     for g in 0..groups {
@@ -177,8 +180,8 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
     col: usize,
     sums: &mut [L::F; N],
 ) {
-    let dtype = dtype_of(ID);
-    let layout = Layout::of(dtype);
+    let dtype = const { dtype_of(ID) };
+    let layout = const { Layout::of(dtype_of(ID)) };
     let stride = layout.unit_bytes() + layout.sub_bytes();
     let mut acc = *sums;
     let groups = x.len / 256;
@@ -246,7 +249,7 @@ pub(super) unsafe fn by256<L: Lanes, const N: usize, const ID: u32>(
 pub(super) unsafe fn sub_scales<L: Lanes, const ID: u32>(
     sub: *const u8,
 ) -> (L::I, L::I, L::I, L::I) {
-    match dtype_of(ID) {
+    match const { dtype_of(ID) } {
         DType::Q2K => {
             let (a, b) = (L::i_load_u8(sub), L::i_load_u8(sub.add(LANES)));
             (L::i_and(a, 15), L::i_and(b, 15), L::i_shr4(a), L::i_shr4(b))
@@ -274,7 +277,7 @@ pub(super) unsafe fn floats<L: Lanes, const N: usize, const ID: u32>(
     col: usize,
     sums: &mut [L::F; N],
 ) {
-    let load = |k: usize| match dtype_of(ID) {
+    let load = |k: usize| match const { dtype_of(ID) } {
         DType::F32 => L::f_load(p.cast::<f32>().add(k * LANES)),
         DType::F16 => L::f_load_f16(p.cast::<u16>().add(k * LANES)),
         _ => L::f_load_bf16(p.cast::<u16>().add(k * LANES)),

@@ -171,14 +171,14 @@ impl<L: Lanes, const ID: u32> Panels for By32<'_, L, ID> {
 
     #[inline(always)]
     unsafe fn expand(&mut self, panel: usize, units: Range<usize>) {
-        let bytes = Layout::of(dtype_of(ID)).group_bytes();
+        let bytes = const { Layout::of(dtype_of(ID)) }.group_bytes();
         for u in units {
             // Pairs are multiplied: a last odd unit stands in for what would follow it.
             let from = (panel * UNITS_OF_32 + u).min(self.units - 1);
             let weights = unit::<L, ID>(self.p.add(from * bytes));
             let target = self.weights(panel).add(UNIT_LINES * u);
             for (i, &quad) in weights.iter().enumerate() {
-                let quad = L::b_sub(quad, offset(dtype_of(ID)) as u8);
+                let quad = L::b_sub(quad, offset(const { dtype_of(ID) }) as u8);
                 L::b_store(target.add(i).cast(), quad);
             }
         }
@@ -186,7 +186,7 @@ impl<L: Lanes, const ID: u32> Panels for By32<'_, L, ID> {
 
     #[inline(always)]
     unsafe fn step(&mut self, now: Option<Step>, before: Option<Step>) {
-        let layout = Layout::of(dtype_of(ID));
+        let layout = const { Layout::of(dtype_of(ID)) };
         let left = |s: Option<Step>| s.map_or(0, |s| self.units - s.panel * UNITS_OF_32);
         let (multiply, add) = (left(now), left(before));
         let (now, before) = (now.or(before), before.or(now));
@@ -312,7 +312,7 @@ impl<L: Lanes, const ID: u32, const D: usize, const SIGNED: bool> Panels
 
     #[inline(always)]
     unsafe fn expand(&mut self, panel: usize, units: Range<usize>) {
-        let layout = Layout::of(dtype_of(ID));
+        let layout = const { Layout::of(dtype_of(ID)) };
         for u in units {
             let p = self.unit(panel, u);
             let weights = unit::<L, ID>(p);
@@ -329,7 +329,7 @@ impl<L: Lanes, const ID: u32, const D: usize, const SIGNED: bool> Panels
                     .weights(panel)
                     .add(DIGIT_LINES * digit + UNIT_LINES * u);
                 for (i, &quad) in weights.iter().enumerate() {
-                    let quad = L::b_sub(quad, offset(dtype_of(ID)) as u8);
+                    let quad = L::b_sub(quad, offset(const { dtype_of(ID) }) as u8);
                     let d = if i < 4 { d0 } else { d1 };
                     let quad = if SIGNED {
                         L::b_mul::<false>(quad, d)
@@ -344,7 +344,7 @@ impl<L: Lanes, const ID: u32, const D: usize, const SIGNED: bool> Panels
 
     #[inline(always)]
     unsafe fn step(&mut self, now: Option<Step>, before: Option<Step>) {
-        let layout = Layout::of(dtype_of(ID));
+        let layout = const { Layout::of(dtype_of(ID)) };
         let (multiply, add) = (now.is_some(), before.is_some());
         let (now, before) = (now.or(before), before.or(now));
         let (Some(now), Some(before)) = (now, before) else {
@@ -421,7 +421,7 @@ impl<L: Lanes, const ID: u32, const D: usize, const SIGNED: bool> By256<'_, L, I
     /// Packed weights of a unit; of one after the last: the scales of the group.
     #[inline(always)]
     fn unit(&self, panel: usize, unit: usize) -> *const u8 {
-        let layout = Layout::of(dtype_of(ID));
+        let layout = const { Layout::of(dtype_of(ID)) };
         let at = panel * layout.group_bytes() + unit * (layout.unit_bytes() + layout.sub_bytes());
         self.p.wrapping_add(at)
     }
@@ -450,7 +450,7 @@ pub(super) unsafe fn by256<L: Lanes, const ID: u32, const D: usize, const SIGNED
     out: *mut [L::F; TILE_COLUMNS],
 ) {
     const {
-        let dtype = dtype_of(ID);
+        let dtype = const { dtype_of(ID) };
         assert!(digits(dtype) == D && is_signed(dtype) == SIGNED);
     }
     let mut product = By256::<L, ID, D, SIGNED> {

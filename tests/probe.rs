@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
-fn tandem(args: &[&str], input: &str) -> Output {
+fn run(args: &[&str], input: &str) -> Output {
     let mut process = Command::new(env!("CARGO_BIN_EXE_tandem"))
         .args(args)
         .stdin(Stdio::piped())
@@ -19,7 +20,11 @@ fn tandem(args: &[&str], input: &str) -> Output {
     let mut stdin = process.stdin.take().expect("a pipe");
     stdin.write_all(input.as_bytes()).expect("tandem reads");
     drop(stdin);
-    let output = process.wait_with_output().expect("tandem ends");
+    process.wait_with_output().expect("tandem ends")
+}
+
+fn tandem(args: &[&str], input: &str) -> Output {
+    let output = run(args, input);
     assert!(
         output.status.success(),
         "tandem {args:?}: {}",
@@ -216,4 +221,102 @@ fn probed_drafts_are_those_of_the_demo_models_goldens() {
     }
     assert_eq!(drafted, 45);
     assert!(same >= 40, "{same} of {drafted}");
+}
+
+/// A file with one tensor of these little-endian bytes.
+fn write_tensor(path: &Path, dtype: Dtype, shape: &[usize], bytes: &[u8]) {
+    let view = TensorView::new(dtype, shape.to_vec(), bytes).unwrap();
+    safetensors::serialize_to_file([("logits", view)], None, path).unwrap();
+}
+
+/// The tree of `logits` (\[positions, vocab\]), with these options more.
+fn probed_tree(logits: &Path, more: &[&str]) -> Value {
+    let out = tempfile::tempdir().unwrap();
+    let written = out.path().join("tree.json");
+    let mut args = vec!["probe", "tree", "--logits", logits.to_str().unwrap()];
+    args.extend(["--out", written.to_str().unwrap()]);
+    args.extend(more);
+    tandem(&args, "");
+    serde_json::from_str(&std::fs::read_to_string(&written).unwrap()).unwrap()
+}
+
+fn golden_logits() -> PathBuf {
+    repository("crates/speculative/tests/data/ddtree_logits.safetensors")
+}
+
+#[test]
+fn probed_trees_are_those_of_the_reference() {
+    let path = repository("crates/speculative/tests/data/ddtree_trees.json");
+    let golden: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let cases = golden["cases"].as_array().unwrap();
+    assert!(cases.len() >= 10);
+    for case in cases {
+        let name = case["logits"].as_str().unwrap();
+        let budget = case["budget"].as_u64().unwrap().to_string();
+        let tree = probed_tree(&golden_logits(), &["--tensor", name, "--budget", &budget]);
+        for (field, expected) in [
+            ("tokens", "node_token_ids"),
+            ("depths", "node_depths"),
+            ("parents", "parents"),
+        ] {
+            assert_eq!(tree[field], case[expected], "{name}, budget {budget}");
+        }
+    }
+}
+
+/// By hand: the first position says 0 with 0.525 and 1 with 0.475, the second the same. So 1 alone is likelier than 0
+/// and 0 after it, unless the likeliest token of each position comes first.
+#[test]
+fn a_file_with_one_tensor_needs_no_name_and_a_chain_may_come_first() {
+    let out = tempfile::tempdir().unwrap();
+    let path = out.path().join("logits.safetensors");
+    let logits = [3.0_f32, 2.9, 0.1, 0.0];
+    let bytes: Vec<u8> = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
+    write_tensor(&path, Dtype::F32, &[2, 2], &bytes);
+    assert_eq!(
+        probed_tree(&path, &["--budget", "2"]),
+        json!({ "tokens": [0, 1], "depths": [1, 1], "parents": [-1, 0, 0] })
+    );
+    assert_eq!(
+        probed_tree(&path, &["--budget", "2", "--chain-seed"]),
+        json!({ "tokens": [0, 0], "depths": [1, 2], "parents": [-1, 0, 1] })
+    );
+}
+
+#[test]
+fn logits_that_make_no_tree_are_refused_by_what_is_wrong() {
+    let out = tempfile::tempdir().unwrap();
+    let file = |name: &str| out.path().join(name);
+    write_tensor(&file("type"), Dtype::F16, &[1, 3], &[0; 6]);
+    write_tensor(&file("shape"), Dtype::F32, &[1, 1, 3], &[0; 12]);
+    write_tensor(&file("empty"), Dtype::F32, &[2, 0], &[]);
+    std::fs::write(file("junk"), "no tensors").unwrap();
+    let tree = file("tree.json");
+    let check = |logits: &Path, more: &[&str], words: &[&str]| {
+        let logits = logits.to_str().unwrap();
+        let mut args = vec!["probe", "tree", "--logits", logits, "--budget", "2"];
+        args.extend(["--out", tree.to_str().unwrap()]);
+        args.extend(more);
+        let output = run(&args, "");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{logits}: {said}");
+        assert!(said.contains(logits), "{logits}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{logits}, {word}: {said}");
+        }
+        assert!(!tree.exists(), "{logits}");
+    };
+    let all = ["flat", "long", "one", "peaked", "smallvocab"];
+    check(&golden_logits(), &[], &["holds 5 tensors", "--tensor"]);
+    check(&golden_logits(), &[], &all);
+    check(&golden_logits(), &["--tensor", "other"], &["`other`"]);
+    check(&file("type"), &[], &["`logits`", "F16", "expected F32"]);
+    check(
+        &file("shape"),
+        &[],
+        &["`logits`", "[1, 1, 3]", "expected [positions, vocab]"],
+    );
+    check(&file("empty"), &[], &["`logits`", "its rows are empty"]);
+    check(&file("junk"), &[], &[]);
+    check(&file("none"), &[], &["reading"]);
 }

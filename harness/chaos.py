@@ -56,15 +56,6 @@ TOKENS = "tandem_generated_tokens_total"
 PLAIN_HELP = "what is right: the texts of a set with `--speculation off`, or of the same set before any harm"
 
 
-def draft_state(stack):
-    """What the set says of its draft; None if it says nothing."""
-    status, text = stack.get("/props")
-    if status != 200:
-        raise Failure(f"/props answers {status}: {text}")
-    draft = (json.loads(text).get("speculative") or {}).get("draft") or {}
-    return draft.get("state")
-
-
 def draft_pid(stack):
     """The process of the draft worker; None while there is none."""
     for pid in descendants(stack.process.pid):
@@ -75,24 +66,6 @@ def draft_pid(stack):
             # It ended while we looked, or has ended and waits for its parent.
             continue
     return None
-
-
-def segments(own_pids=()):
-    """Names of the segments in shared memory, without those that processes of others map."""
-    names = {path.name for path in Path("/dev/shm").glob("*tandem*")}
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        if int(maps.parent.name) in own_pids:
-            continue
-        try:
-            text = maps.read_text()
-        except OSError:
-            continue
-        names -= {line.rpartition("/dev/shm/")[2] for line in text.splitlines() if "/dev/shm/" in line}
-    return names
-
-
-def own_segments(stack):
-    return segments({stack.process.pid, *descendants(stack.process.pid)})
 
 
 def difference(found, plain):
@@ -217,7 +190,7 @@ class Harm(threading.Thread):
 
     def is_back(self, old):
         pid = draft_pid(self.stack)
-        return pid not in (None, old) and draft_state(self.stack) == ATTACHED
+        return pid not in (None, old) and self.stack.draft_state() == ATTACHED
 
     def unlink(self):
         """Removes the draft worker's socket; how many there were."""
@@ -247,10 +220,10 @@ def chaos(stack, expected, kinds, options, checks):
             check(name, False, fact())
 
     def is_attached():
-        return draft_state(stack) == ATTACHED
+        return stack.draft_state() == ATTACHED
 
     def state():
-        return f"its state is {draft_state(stack)}, its process {draft_pid(stack)}"
+        return f"its state is {stack.draft_state()}, its process {draft_pid(stack)}"
 
     # The draft worker comes and goes; the others stay.
     stack.pids.pop("draft-worker", None)
@@ -264,7 +237,7 @@ def chaos(stack, expected, kinds, options, checks):
     ]
     tokens = sum(tokens for _, tokens, _ in expected)
     check("alone, before any harm", not differ, differ or f"{len(CASES)} requests, {tokens} tokens, all as plain")
-    baseline, segments_before = look(stack), len(own_segments(stack))
+    baseline, segments_before = look(stack), len(stack.segments())
 
     end = time.monotonic() + options.seconds
     clients = [Client(stack, expected, options.seed, index, end) for index in range(options.streams)]
@@ -295,9 +268,9 @@ def chaos(stack, expected, kinds, options, checks):
     )
     check_in_time(
         "segments not above the baseline",
-        lambda: len(own_segments(stack)) <= segments_before,
+        lambda: len(stack.segments()) <= segments_before,
         soak.SETTLE_SECONDS,
-        lambda: f"{segments_before} -> {len(own_segments(stack))}",
+        lambda: f"{segments_before} -> {len(stack.segments())}",
     )
     return {
         "seconds": round(elapsed, 1),
@@ -359,15 +332,13 @@ def main():
     parser.add_argument("--model", help="GGUF file [default: the demo models]")
     options = parser.parse_args()
     kinds = {"all": HARMS, "none": ()}.get(options.harm, (options.harm,))
-    checks, before = [], segments()
+    checks = []
     expected = plain_answers(options) if options.plain == "off" else None
     with Stack(binary=options.binary, model=options.model) as stack:
         facts = chaos(stack, expected, kinds, options, checks)
         if not all(holds for holds, *_ in checks):
             print("---- end of the set's log ----\n" + stack.log_text()[-4000:])
-    checks.append((True, "the set ended", "exit status 0, no process and no file left"))
-    left = sorted(segments() - before)
-    checks.append((not left, "no segment is left in shared memory", left or "none"))
+    checks.append((True, "the set ended", "exit status 0; no process, file or segment left"))
     table(facts, checks)
     print(json.dumps({"passed": all(holds for holds, *_ in checks), **facts}))
     failed = sum(not holds for holds, *_ in checks)

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from stack import BINARY, Stack, wait_until
+from stack import BINARY, SHARED_MEMORY, Stack, wait_until
 
 CASES = [
     *(
@@ -49,7 +49,7 @@ SHARE_KEPT = 0.5
 SETTLE_SECONDS = 15
 STALL_SECONDS = 60
 RSS_SHARE, RSS_BYTES = 1.05, 8 << 20
-PARTS = ("supervisor", "router", "target-worker")
+COUNTED = ("fds", "sockets", "threads", "segments")
 
 
 class Failure(Exception):
@@ -179,7 +179,7 @@ class Client(threading.Thread):
 
 
 def look(stack):
-    """Memory, descriptors, sockets and threads of each process."""
+    """Memory, descriptors, sockets, threads and segments of shared memory of each process."""
     found = {}
     for part, pid in stack.pids.items():
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
@@ -194,19 +194,26 @@ def look(stack):
             "fds": len(links),
             "sockets": sum(link.startswith("socket:") for link in links),
             "threads": int(status["Threads"]),
+            "segments": len(mapped(pid)),
         }
     return found
 
 
-def shared_memory(stack):
-    """What the processes map from /dev/shm, and what lies there under our name."""
-    mapped = {
-        line.split()[-1]
-        for pid in stack.pids.values()
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
-        if "/dev/shm/" in line
-    }
-    return sorted(mapped | {str(path) for path in Path("/dev/shm").glob("*tandem*")})
+def mapped(pid):
+    """Names of the segments of shared memory that a process maps, whether they still lie there or not."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    names = (line.partition(f"{SHARED_MEMORY}/")[2] for line in lines)
+    return {name.removesuffix(" (deleted)") for name in names if name}
+
+
+def check_shared_memory(stack, check):
+    """Target and draft share the segments of their channels, and nobody else maps any."""
+    by_part = {part: mapped(pid) for part, pid in stack.pids.items()}
+    ends = [by_part.pop(part, set()) for part in ("target-worker", "draft-worker")]
+    foreign = [name for name in ends[0] if not name.startswith(stack.segment_prefix)]
+    holds = ends[0] == ends[1] and not foreign and not any(by_part.values())
+    check("target and draft map their channels, nobody maps else", holds, f"{len(ends[0])} segments")
+    check("no segment has a name any more", not stack.segments(), stack.segments() or "none")
 
 
 def soak(stack, options, checks):
@@ -215,6 +222,7 @@ def soak(stack, options, checks):
     def check(name, holds, fact):
         checks.append((bool(holds), name, fact))
 
+    has_draft = stack.wait_for_draft()
     expected = [solo(stack, case) for case in CASES]
     again = [solo(stack, case) for case in CASES]
     tokens_alone = sum(tokens for _, tokens, _ in expected)
@@ -243,22 +251,21 @@ def soak(stack, options, checks):
     check("0 running, 0 queued", True, f"{took * 1000:.0f} ms after the end")
 
     try:
-        wait_until(lambda: grown(baseline, look(stack), ("fds", "sockets", "threads")) == [], SETTLE_SECONDS, "")
+        wait_until(lambda: grown(baseline, look(stack), COUNTED) == [], SETTLE_SECONDS, "")
     except AssertionError:
         pass
     last = look(stack)
-    more = grown(baseline, last, ("fds", "sockets", "threads"))
-    check("descriptors, sockets, threads not above the baseline", not more, "; ".join(more) or "none is")
+    more = grown(baseline, last, COUNTED)
+    check("descriptors, sockets, threads, segments not above the baseline", not more, "; ".join(more) or "none is")
     quarter = len(samples) // 4
-    for part in PARTS:
+    for part in baseline:
         second, fourth = (
             statistics.median(sample[part]["rss"] for sample in piece)
             for piece in (samples[quarter : 2 * quarter], samples[-quarter:])
         )
         fact = f"{second / 2**20:.1f} MiB in the second quarter, {fourth / 2**20:.1f} in the last"
         check(f"memory of the {part} is flat", fourth <= second * RSS_SHARE + RSS_BYTES, fact)
-    segments = shared_memory(stack)
-    check("no shared memory", not segments, segments or "none")
+    check_shared_memory(stack, check)
 
     after = stack.metrics()
     delta = {name: after[name] - before.get(name, 0) for name in after}
@@ -277,6 +284,12 @@ def soak(stack, options, checks):
     # Where a stop string was found, the router leaves the worker.
     fact = f"{routed} at the router, at the worker {ended}"
     check("the worker ended each", started - early <= sum(ended.values()) <= routed, fact)
+    rounds, accepted, lost, late = (
+        int(after[f"tandem_{name}"])
+        for name in ("speculation_rounds", "speculation_accepted_tokens", "drafts_lost", "draft_timeouts")
+    )
+    fact = f"{rounds} rounds, {accepted} draft tokens accepted, {late} proposals late, {lost} drafts lost"
+    check("the draft was used and stayed" if has_draft else "no draft", bool(rounds) == has_draft and not lost, fact)
     worker, router = (int(delta[f"tandem_{name}"]) for name in ("worker_generated_tokens", "generated_tokens_total"))
     fact = f"clients {count['tokens']}, router {router}, worker {worker}"
     check("tokens: clients <= router <= worker", count["tokens"] <= router <= worker, fact)
@@ -290,7 +303,8 @@ def soak(stack, options, checks):
         "most_running": int(busiest),
         "first_token_ms": {f"p{p}": round(first[len(first) * p // 100]) for p in (50, 99) if first},
         "baseline": baseline,
-        "peak": {part: {key: max(s[part][key] for s in samples) for key in baseline[part]} for part in PARTS},
+        "rounds": rounds,
+        "peak": {part: {key: max(s[part][key] for s in samples) for key in baseline[part]} for part in baseline},
         "last": last,
     }
 
@@ -298,7 +312,7 @@ def soak(stack, options, checks):
 def grown(before, after, keys):
     return [
         f"{part}: {key} {before[part][key]} -> {after[part][key]}"
-        for part in PARTS
+        for part in before
         for key in keys
         if after[part][key] > before[part][key]
     ]
@@ -317,7 +331,7 @@ def main():
         facts = soak(stack, options, checks)
         if not all(holds for holds, *_ in checks):
             print("---- end of the set's log ----\n" + stack.log_text()[-4000:])
-    checks.append((True, "the set ended", "exit status 0, no process and no file left"))
+    checks.append((True, "the set ended", "exit status 0; no process, file or segment left"))
     table(facts, checks)
     print(json.dumps({"passed": all(holds for holds, *_ in checks), **facts}))
     failed = sum(not holds for holds, *_ in checks)
@@ -326,13 +340,13 @@ def main():
 
 
 def table(facts, checks):
-    print(f"{'process':14} {'':8} {'RSS MiB':>8} {'fds':>5} {'sockets':>8} {'threads':>8}")
-    for part in PARTS:
+    print(f"{'process':14} {'':8} {'RSS MiB':>8} {'fds':>5} {'sockets':>8} {'threads':>8} {'segments':>9}")
+    for part in facts["baseline"]:
         for moment in ("baseline", "peak", "last"):
             seen = facts[moment][part]
             print(
                 f"{part if moment == 'baseline' else '':14} {moment:8} {seen['rss'] / 2**20:8.1f} "
-                f"{seen['fds']:5} {seen['sockets']:8} {seen['threads']:8}"
+                f"{seen['fds']:5} {seen['sockets']:8} {seen['threads']:8} {seen['segments']:9}"
             )
     for holds, name, fact in checks:
         print(f"  {'ok  ' if holds else 'FAIL'}  {name}: {fact}")

@@ -1,6 +1,7 @@
 """Starts `tandem up`, looks at its processes, and stops it. Standard library only; reads /proc, so Linux only."""
 
 import http.client
+import json
 import os
 import re
 import select
@@ -11,9 +12,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED_MEMORY = Path("/dev/shm")
 BINARY = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "tandem"
 
 START_SECONDS = 120
+DRAFT_SECONDS = 30
 STOP_SECONDS = 60
 
 
@@ -40,8 +43,7 @@ class Stack:
             self.host, self.port = self._address()
             status, body = self.get("/readyz")
             assert status == 200, f"the set says that it serves, but /readyz answers {status}: {body}"
-            found = descendants(self.process.pid)
-            self.pids = {"supervisor": self.process.pid, **{role(pid): pid for pid in found}}
+            self.pids = self._pids()
             # The draft worker may still be on its way.
             assert set(self.pids) - {"draft-worker"} == {"supervisor", "router", "target-worker"}, self.pids
             return self
@@ -85,9 +87,34 @@ class Stack:
         lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in lines}
 
+    def draft_state(self):
+        """`attached`, `waiting`, or None where the set has no draft."""
+        status, text = self.get("/props")
+        assert status == 200, f"/props answers {status}: {text}"
+        return (json.loads(text)["speculative"]["draft"] or {}).get("state")
+
+    def wait_for_draft(self):
+        """Waits until the target speculates, if the set has a draft; whether it has one."""
+        wait_until(lambda: self.draft_state() != "waiting", DRAFT_SECONDS, "the draft is attached")
+        self.pids = self._pids()
+        assert ("draft-worker" in self.pids) == (self.draft_state() == "attached"), self.pids
+        return "draft-worker" in self.pids
+
+    def segments(self):
+        """Names of this set's segments in shared memory. Those that both ends have attached to have none any more."""
+        return sorted(path.name for path in SHARED_MEMORY.glob(f"{self.segment_prefix}*"))
+
+    @property
+    def segment_prefix(self):
+        return f"tandem-{os.getuid()}-set-{self.process.pid}-"
+
     def log_text(self):
         self.log.seek(0)
         return self.log.read().decode(errors="replace")
+
+    def _pids(self):
+        """Process ids by role."""
+        return {"supervisor": self.process.pid, **{role(pid): pid for pid in descendants(self.process.pid)}}
 
     def _address(self):
         """Reads the line that names the address: printed once requests can be answered."""
@@ -102,7 +129,7 @@ class Stack:
         raise TimeoutError(f"not ready after {START_SECONDS} s")
 
     def _stop(self):
-        """Ctrl-C: exit status 0, no process left, no file left."""
+        """Ctrl-C: exit status 0; no process, no file and no segment left."""
         children = descendants(self.process.pid)
         self.process.send_signal(signal.SIGINT)
         try:
@@ -115,6 +142,7 @@ class Stack:
         assert not left, f"processes left behind: {left}"
         files = os.listdir(self.runtime.name)
         assert not files, f"files left behind in the runtime folder: {files}"
+        assert not self.segments(), f"segments left behind in shared memory: {self.segments()}"
 
 
 def descendants(pid):

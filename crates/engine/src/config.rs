@@ -17,12 +17,16 @@ pub struct EngineConfig {
     /// Prompt tokens computed in a step, of all sequences together; fewer where the model's batch has no more rows.
     /// More finish a prompt sooner, fewer keep the sequences that decode beside it quick.
     pub prefill_chunk_tokens: usize,
-    /// How drafts are used, where there is one and a request says nothing; no request may use larger ones.
+    /// How drafts are used, where there is one and a request says nothing; no request may have larger ones.
     pub speculation: SpeculationConfig,
     /// Hold every token against plain decoding, at the cost of decoding twice. The model needs room for twice as many
     /// sequences and tokens.
     pub verify_lossless: bool,
 }
+
+/// Draft rows of a step, of all sequences together: where more are wanted they share. What the model holds for a step
+/// does not grow with the budget beyond this.
+const MAX_DRAFT_ROWS: usize = 256;
 
 impl EngineConfig {
     /// What a model must be loaded for to run with these sizes.
@@ -39,7 +43,9 @@ impl EngineConfig {
                 .saturating_mul(pages)
                 .saturating_mul(PAGE_TOKENS),
             max_sequences: self.max_sequences.saturating_mul(each),
-            max_batch_rows: (self.max_sequences.saturating_mul(1 + draft_rows))
+            max_batch_rows: (self.max_sequences.saturating_mul(draft_rows))
+                .min(MAX_DRAFT_ROWS)
+                .saturating_add(self.max_sequences)
                 .saturating_add(self.prefill_chunk_tokens),
             kv_type,
         }

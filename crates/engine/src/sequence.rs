@@ -142,7 +142,7 @@ impl Sequence {
         self.is_decoding()
             && self.ending.is_none()
             && self.drafting.asked_at.is_none()
-            && self.drafting.config.max_rows() > 0
+            && self.drafting.max_nodes > 0
             && self.room() > 1
     }
 

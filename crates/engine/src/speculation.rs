@@ -71,13 +71,11 @@ impl Speculator {
     pub fn start(&mut self, asked: Option<SpeculationConfig>) -> Drafting {
         self.next_id += 1;
         let config = match asked {
-            Some(asked) if self.config.mode != SpeculationMode::Off => SpeculationConfig {
-                mode: asked.mode,
-                budget: asked.budget.min(self.config.budget),
-            },
+            Some(asked) if self.config.mode != SpeculationMode::Off => asked,
             _ => self.config,
         };
-        Drafting::new(self.next_id, config, self.planner.new_text())
+        let max_nodes = config.max_rows().min(self.config.max_rows());
+        Drafting::new(self.next_id, config, max_nodes, self.planner.new_text())
     }
 
     /// Layers whose output the draft wants to see.

@@ -298,3 +298,22 @@ async fn speculation_that_is_off_takes_no_draft() {
         .await
         .expect("it is given back");
 }
+
+#[tokio::test]
+async fn a_request_gets_the_way_it_asks_for_and_no_more_than_there_is_room_for() {
+    let mut requests = [request(&FIBONACCI, 20), request(&FIBONACCI, 20)];
+    let (expected, texts) = plain(&requests).await;
+    let ask = |mode| SpeculationConfig { mode, budget: 64 };
+    requests[0].speculation = Some(ask(SpeculationMode::Chain));
+    requests[1].speculation = Some(ask(SpeculationMode::Off));
+    let config = config(SpeculationMode::Tree, 3);
+    let run = run(config, Behaviour::Answers { right: 10 }, &requests, &texts).await;
+    same(&run.answers, &expected, "asked for");
+    let rounds = |answer: &Answer| answer.end.clone().unwrap().1.speculation;
+    let (chain, off) = (rounds(&run.answers[0]), rounds(&run.answers[1]));
+    assert!(
+        chain.rounds > 0 && chain.draft_tokens <= 3 * chain.rounds,
+        "{chain:?}"
+    );
+    assert_eq!(off.rounds, 0);
+}

@@ -39,10 +39,14 @@ impl SpeculationConfig {
         match self.mode {
             SpeculationMode::Off => 0,
             SpeculationMode::Chain => MAX_CHAIN,
-            SpeculationMode::Tree | SpeculationMode::Auto => self.budget,
+            SpeculationMode::Tree | SpeculationMode::Auto if self.budget < MAX_TREE => self.budget,
+            SpeculationMode::Tree | SpeculationMode::Auto => MAX_TREE,
         }
     }
 }
+
+/// Largest tree verified; larger budgets are cut. What a worker holds for a step does not grow beyond this.
+const MAX_TREE: usize = 256;
 
 /// Longest chain verified; drafts of longer blocks are cut.
 const MAX_CHAIN: usize = 32;

@@ -15,6 +15,8 @@ pub(crate) struct Drafting {
     pub id: u64,
     /// How its drafts are used.
     pub config: SpeculationConfig,
+    /// Draft tokens verified at a time: what it asks for, and what the engine has room for.
+    pub max_nodes: usize,
     pub text: Acceptance,
     /// `None` until something is captured.
     pub tail: Option<FeatureTail>,
@@ -30,10 +32,11 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
-    pub fn new(id: u64, config: SpeculationConfig, text: Acceptance) -> Self {
+    pub fn new(id: u64, config: SpeculationConfig, max_nodes: usize, text: Acceptance) -> Self {
         Self {
             id,
             config,
+            max_nodes,
             text,
             tail: None,
             fed_to: 0,
@@ -53,7 +56,7 @@ impl Drafting {
     pub fn top_k(&self) -> usize {
         match self.config.mode {
             SpeculationMode::Chain => 1,
-            _ => self.config.budget,
+            _ => self.max_nodes,
         }
     }
 
@@ -61,11 +64,11 @@ impl Drafting {
     pub fn grow(&self, proposal: &Proposal) -> DraftTree {
         if self.config.mode == SpeculationMode::Chain {
             let mut chain = DraftTree::chain(proposal);
-            chain.truncate(self.config.max_rows());
+            chain.truncate(self.max_nodes);
             return chain;
         }
         let options = TreeOptions {
-            budget: self.config.budget,
+            budget: self.max_nodes,
             chain_seed: false,
         };
         DraftTree::grow(proposal, options)

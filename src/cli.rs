@@ -168,8 +168,8 @@ pub(crate) struct BenchArgs {
     /// Budgets of the trees [default: the one of --ddtree-budget].
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub budget: Vec<usize>,
-    /// Prompts to continue, one JSON object per line: {"prompt": "text"} or {"tokens": [ids]} [default: those for the demo
-    /// model].
+    /// Prompts to continue, one JSON object per line: {"prompt": "text"} or {"tokens": [1, 2]}; or one JSON list of texts or
+    /// such objects; or, in a file that ends in .txt, one text per line [default: those for the demo model].
     #[arg(long, value_name = "FILE")]
     pub prompts: Option<PathBuf>,
     /// New tokens per prompt at most, with --mode or --draft.

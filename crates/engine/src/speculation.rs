@@ -200,7 +200,7 @@ impl Speculator {
         if outstanding == 0 && proposals > 0 && is_usual {
             self.planner.note_drafts(proposals, ms(waited));
         }
-        if outstanding > 0 && !draft.is_late {
+        if outstanding > 0 && proposals > 0 && !draft.is_late {
             draft.is_late = true;
             tracing::debug!(outstanding, waited_ms = ms(waited), "proposals are late");
             counters.update(|stats| stats.draft_timeouts += outstanding as u64);
@@ -283,8 +283,10 @@ impl Speculator {
         position: usize,
         rows: impl Iterator<Item = usize>,
     ) {
-        if !self.capture_layers.is_empty() {
-            sequence.drafting.keep(output, position, rows, self.row_len);
+        // A sequence that takes no draft needs none kept.
+        if !self.capture_layers.is_empty() && sequence.drafting.max_nodes > 0 {
+            let features = output.features(self.hidden_size, rows);
+            sequence.drafting.keep(&features, position, self.row_len);
         }
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use generation::{SpeculationConfig, SpeculationMode, SpeculationStats, SpeculationTimings};
-use models::Output;
 use speculative::{Acceptance, DraftTree, Proposal, TreeOptions};
 
 use super::features::FeatureTail;
@@ -79,20 +78,14 @@ impl Drafting {
         self.tree.as_ref().map_or(0, DraftTree::num_nodes)
     }
 
-    /// Keeps the features of accepted rows, the first of which is of `position`.
-    pub fn keep(
-        &mut self,
-        output: &Output,
-        position: usize,
-        rows: impl Iterator<Item = usize>,
-        row_len: usize,
-    ) {
+    /// Keeps the features \[n, row_len\] of accepted rows, the first of which is of `position`.
+    pub fn keep(&mut self, rows: &[f32], position: usize, row_len: usize) {
         let continues = |tail: &FeatureTail| tail.row_len() == row_len && tail.end() == position;
         if !self.tail.as_ref().is_some_and(continues) {
             self.tail = Some(FeatureTail::new(row_len, position));
         }
         if let Some(tail) = &mut self.tail {
-            rows.for_each(|row| tail.push(output, row));
+            tail.extend(rows);
         }
     }
 

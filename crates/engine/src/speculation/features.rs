@@ -1,7 +1,5 @@
 //! Feature rows of one sequence, kept for the draft.
 
-use models::Output;
-
 /// Bytes of rows kept for a sequence.
 const MAX_BYTES: usize = 32 << 20;
 /// Rows kept at most: what drafts look back.
@@ -35,13 +33,9 @@ impl FeatureTail {
         self.first_position + self.values.len() / self.row_len
     }
 
-    /// Takes the row of the next position: row `row` of each captured layer.
-    pub fn push(&mut self, output: &Output, row: usize) {
-        let width = self.row_len / output.hidden.len();
-        for (_, rows) in &output.hidden {
-            self.values
-                .extend_from_slice(&rows[row * width..(row + 1) * width]);
-        }
+    /// Takes the rows \[n, row_len\] of the next positions.
+    pub fn extend(&mut self, rows: &[f32]) {
+        self.values.extend_from_slice(rows);
         let row_bytes = self.row_len * size_of::<f32>();
         let most = (MAX_BYTES / row_bytes).clamp(MIN_ROWS, MAX_ROWS);
         // Twice as many before the older half goes, so that moving the rest costs little per row.
@@ -67,31 +61,15 @@ impl FeatureTail {
 
 #[cfg(test)]
 mod tests {
-    use models::Output;
-
     use super::{FeatureTail, MAX_ROWS};
 
-    fn output(value: f32) -> Output {
-        Output {
-            hidden: vec![
-                (1, vec![0.0, 0.0, value, 1.0]),
-                (5, vec![0.0, 0.0, value, 5.0]),
-            ],
-            ..Output::default()
-        }
-    }
-
     #[test]
-    fn rows_hold_the_captured_layers_one_after_the_other() {
-        let mut tail = FeatureTail::new(4, 7);
-        tail.push(&output(0.5), 1);
-        tail.push(&output(0.75), 1);
+    fn rows_are_found_by_their_position() {
+        let mut tail = FeatureTail::new(2, 7);
+        tail.extend(&[0.5, 1.0, 0.75, 5.0]);
         assert_eq!(tail.end(), 9);
-        assert_eq!(
-            tail.since(0),
-            (7, &[0.5, 1.0, 0.5, 5.0, 0.75, 1.0, 0.75, 5.0][..])
-        );
-        assert_eq!(tail.since(8), (8, &[0.75, 1.0, 0.75, 5.0][..]));
+        assert_eq!(tail.since(0), (7, &[0.5, 1.0, 0.75, 5.0][..]));
+        assert_eq!(tail.since(8), (8, &[0.75, 5.0][..]));
         assert_eq!(tail.since(9), (9, &[][..]));
         assert_eq!(tail.since(100), (9, &[][..]));
     }
@@ -101,7 +79,7 @@ mod tests {
         let mut tail = FeatureTail::new(4, 0);
         let rows = 5 * MAX_ROWS;
         for row in 0..rows {
-            tail.push(&output(row as f32), 1);
+            tail.extend(&[row as f32, 0.0, 0.0, 1.0]);
         }
         assert_eq!(tail.end(), rows);
         let (first, values) = tail.since(0);

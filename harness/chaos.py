@@ -327,6 +327,7 @@ def main():
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1, help="of the choice of requests and of harms")
     parser.add_argument("--harm", choices=("all", *HARMS, "none"), default="all")
+    parser.add_argument("--speculation", choices=("auto", "chain", "tree"), default="auto", help="of the harmed set")
     parser.add_argument("--plain", choices=("off", "solo"), default="off", help=PLAIN_HELP)
     parser.add_argument("--binary", default=ROOT / "target/release/tandem")
     parser.add_argument("--model", help="GGUF file [default: the demo models]")
@@ -334,7 +335,7 @@ def main():
     kinds = {"all": HARMS, "none": ()}.get(options.harm, (options.harm,))
     checks = []
     expected = plain_answers(options) if options.plain == "off" else None
-    with Stack(binary=options.binary, model=options.model) as stack:
+    with Stack("--speculation", options.speculation, binary=options.binary, model=options.model) as stack:
         facts = chaos(stack, expected, kinds, options, checks)
         if not all(holds for holds, *_ in checks):
             print("---- end of the set's log ----\n" + stack.log_text()[-4000:])

@@ -28,6 +28,15 @@ const CHAIN_AND_TREES: [(SpeculationMode, usize); 5] = [
 ];
 const SEQUENCES: usize = 8;
 
+/// Which ways of drafting a request meets.
+#[derive(Clone, Copy)]
+enum Ways {
+    /// One; the requests take turns.
+    InTurn,
+    /// All, one after the other.
+    Every,
+}
+
 fn model_data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../models/tests/data")
@@ -106,30 +115,39 @@ impl Pair {
         (answers, stats)
     }
 
-    /// Answers all requests plainly, and once more with every way of drafting, which take turns.
-    async fn is_lossless(&self, what: &str, requests: &[GenerateRequest]) {
+    /// Answers all requests plainly, and again with drafts: one of the ways for each request, or every way.
+    async fn is_lossless(&self, what: &str, requests: &[GenerateRequest], ways: Ways) {
         let (plain, _) = self.answers(SpeculationConfig::OFF, requests).await;
         let most = SpeculationConfig {
             mode: SpeculationMode::Tree,
             budget: 64,
         };
-        let mut drafted = requests.to_vec();
-        for (request, (mode, budget)) in drafted.iter_mut().zip(CHAIN_AND_TREES.iter().cycle()) {
-            request.speculation = Some(SpeculationConfig {
-                mode: *mode,
-                budget: *budget,
-            });
+        let passes = match ways {
+            Ways::InTurn => 1,
+            Ways::Every => CHAIN_AND_TREES.len(),
+        };
+        // Every pass has all ways beside each other in one engine; from pass to pass a request takes the next one.
+        for pass in 0..passes {
+            let turns = CHAIN_AND_TREES.iter().cycle().skip(pass);
+            let mut drafted = requests.to_vec();
+            for (request, (mode, budget)) in drafted.iter_mut().zip(turns) {
+                request.speculation = Some(SpeculationConfig {
+                    mode: *mode,
+                    budget: *budget,
+                });
+            }
+            let (answers, stats) = self.answers(most, &drafted).await;
+            let wrong = plain.iter().zip(&answers).filter(|(a, b)| a != b).count();
+            println!(
+                "{what}, pass {} of {passes}: {} answers, {} tokens, {wrong} answers differ; {:.2} tokens a round",
+                pass + 1,
+                answers.len(),
+                plain.iter().map(Vec::len).sum::<usize>(),
+                tokens_per_round(&stats)
+            );
+            assert!(stats.rounds > 0);
+            assert_eq!(wrong, 0, "{what}");
         }
-        let (answers, stats) = self.answers(most, &drafted).await;
-        let wrong = plain.iter().zip(&answers).filter(|(a, b)| a != b).count();
-        println!(
-            "{what}: {} answers, {} tokens, {wrong} answers differ; {:.2} tokens a round",
-            answers.len(),
-            plain.iter().map(Vec::len).sum::<usize>(),
-            tokens_per_round(&stats)
-        );
-        assert!(stats.rounds > 0);
-        assert_eq!(wrong, 0, "{what}");
     }
 }
 
@@ -183,43 +201,63 @@ fn tiny_prompts() -> Vec<Vec<u32>> {
     (0..200).map(prompt).collect()
 }
 
-/// A target whose draft is nearly always wrong.
-async fn tiny_pair_is_lossless(target: &str, draft: &str, max_tokens: u32, is_sampled: bool) {
+/// Targets whose drafts are nearly always wrong.
+const TINY_HYBRID: [&str; 2] = [
+    "qwen35-nano-Q4_0.gguf",
+    "dflash/dflash-qwen35-nano-BF16.gguf",
+];
+const TINY_TRANSFORMER: [&str; 2] = [
+    "qwen3-nano-BF16.gguf",
+    "dflash/dflash-qwen3-nano-BF16.gguf",
+];
+
+async fn tiny_is_lossless([target, draft]: [&str; 2], is_sampled: bool, ways: Ways) {
     let pair = Pair {
         target: model_data(target),
         draft: model_data(draft),
     };
-    let requests = requests(&tiny_prompts(), max_tokens, is_sampled);
-    pair.is_lossless(target, &requests).await;
+    let requests = requests(&tiny_prompts(), 256, is_sampled);
+    pair.is_lossless(target, &requests, ways).await;
 }
 
-async fn demo_is_lossless(is_sampled: bool) {
+async fn demo_is_lossless(is_sampled: bool, ways: Ways) {
     let prompts = demo_prompts();
     assert!(prompts.len() >= 200);
     let requests = requests(&prompts, 256, is_sampled);
-    Pair::demo().is_lossless("demo pair", &requests).await;
+    Pair::demo().is_lossless("demo pair", &requests, ways).await;
 }
 
 #[tokio::test]
 async fn the_demo_pair_gives_the_greedy_tokens_of_plain_decoding() {
-    demo_is_lossless(false).await;
+    demo_is_lossless(false, Ways::InTurn).await;
 }
 
 #[tokio::test]
 async fn the_demo_pair_gives_the_sampled_tokens_of_plain_decoding() {
-    demo_is_lossless(true).await;
+    demo_is_lossless(true, Ways::InTurn).await;
 }
 
 #[tokio::test]
 async fn a_tiny_hybrid_gives_the_greedy_tokens_of_plain_decoding() {
-    let draft = "dflash/dflash-qwen35-nano-BF16.gguf";
-    tiny_pair_is_lossless("qwen35-nano-Q4_0.gguf", draft, 256, false).await;
+    tiny_is_lossless(TINY_HYBRID, false, Ways::InTurn).await;
 }
 
 #[tokio::test]
 async fn a_tiny_transformer_gives_the_sampled_tokens_of_plain_decoding() {
-    let draft = "dflash/dflash-qwen3-nano-BF16.gguf";
-    tiny_pair_is_lossless("qwen3-nano-BF16.gguf", draft, 64, true).await;
+    tiny_is_lossless(TINY_TRANSFORMER, true, Ways::InTurn).await;
+}
+
+/// All of it: every pair, greedy and sampled, every prompt with every way.
+///
+///     cargo test --release -p engine --test lossless -- --ignored --nocapture
+#[tokio::test]
+#[ignore = "1.2 million tokens, each of them drafted for in five ways: too long for every change"]
+async fn every_prompt_gives_the_tokens_of_plain_decoding_in_every_way() {
+    for is_sampled in [false, true] {
+        demo_is_lossless(is_sampled, Ways::Every).await;
+        tiny_is_lossless(TINY_HYBRID, is_sampled, Ways::Every).await;
+        tiny_is_lossless(TINY_TRANSFORMER, is_sampled, Ways::Every).await;
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,11 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::device::KvType;
 use crate::error::DeviceError;
+use crate::gpu::GpuValues;
 use crate::memory::Memory;
+
+/// A bug of a caller that holds two devices.
+const OTHER_DEVICE: &str = "a buffer of another device";
 
 /// Device memory for `len` values, zeroed when made: f32, except for keys and values kept in f16.
 #[derive(Debug, Default)]
@@ -17,6 +21,7 @@ pub struct Buffer {
 enum Values {
     F32(Memory<f32>),
     F16(Memory<f16>),
+    Gpu(GpuValues),
 }
 
 impl Default for Values {
@@ -50,12 +55,28 @@ impl Buffer {
         Ok(Self { values })
     }
 
+    /// Values on a GPU.
+    pub(crate) fn gpu(values: GpuValues) -> Self {
+        Self {
+            values: Values::Gpu(values),
+        }
+    }
+
+    /// Where the values are on a GPU.
+    pub(crate) fn on_gpu(&self) -> &GpuValues {
+        match &self.values {
+            Values::Gpu(values) => values,
+            Values::F32(_) | Values::F16(_) => panic!("{OTHER_DEVICE}"),
+        }
+    }
+
     /// Number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.values {
             Values::F32(values) => values.len(),
             Values::F16(values) => values.len(),
+            Values::Gpu(values) => values.len,
         }
     }
 
@@ -69,6 +90,7 @@ impl Buffer {
         match &self.values {
             Values::F32(values) => values,
             Values::F16(_) => panic!("only attention reads buffers of f16"),
+            Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
@@ -76,6 +98,7 @@ impl Buffer {
         match &mut self.values {
             Values::F32(values) => values,
             Values::F16(_) => panic!("only attention writes buffers of f16"),
+            Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
@@ -83,6 +106,7 @@ impl Buffer {
         match &self.values {
             Values::F32(values) => KvValues::F32(values),
             Values::F16(values) => KvValues::F16(values),
+            Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
@@ -91,6 +115,7 @@ impl Buffer {
         match &mut self.values {
             Values::F32(values) => values[offset..][..from.len()].copy_from_slice(from),
             Values::F16(values) => values[offset..][..from.len()].convert_from_f32_slice(from),
+            Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
@@ -99,6 +124,7 @@ impl Buffer {
         match &self.values {
             Values::F32(values) => to.copy_from_slice(&values[offset..][..to.len()]),
             Values::F16(values) => values[offset..][..to.len()].convert_to_f32_slice(to),
+            Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
@@ -115,6 +141,7 @@ impl Buffer {
                     *to = f16::from_f32(*from);
                 }
             }
+            Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
@@ -127,6 +154,7 @@ impl Buffer {
             Values::F16(values) => (0..count).for_each(|i| {
                 values[to + i * stride] = values[from + i * stride];
             }),
+            Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 }

@@ -12,6 +12,7 @@ use tensor::DType;
 use crate::buffer::Buffer;
 use crate::cpu::PackedMatrix;
 use crate::error::DeviceError;
+use crate::gpu::GpuMatrix;
 
 /// Tokens in one page of KV rows; also the fixed split of attention, aligned to absolute positions.
 pub const PAGE_TOKENS: usize = 64;
@@ -32,26 +33,69 @@ pub struct MatrixSource<'a> {
 /// A weight matrix in the device's own layout: y\[r\] = sum over c of W\[r, c\] x\[c\].
 #[derive(Debug)]
 pub struct Matrix {
-    pub(crate) packed: PackedMatrix,
+    weights: Weights,
+}
+
+#[derive(Debug)]
+enum Weights {
+    Host(PackedMatrix),
+    Gpu(GpuMatrix),
 }
 
 impl Matrix {
+    pub(crate) fn host(packed: PackedMatrix) -> Self {
+        Self {
+            weights: Weights::Host(packed),
+        }
+    }
+
+    pub(crate) fn gpu(matrix: GpuMatrix) -> Self {
+        Self {
+            weights: Weights::Gpu(matrix),
+        }
+    }
+
+    /// The weights of a matrix of the CPU.
+    pub(crate) fn packed(&self) -> &PackedMatrix {
+        match &self.weights {
+            Weights::Host(packed) => packed,
+            Weights::Gpu(_) => panic!("a matrix of another device"),
+        }
+    }
+
+    /// The weights of a matrix of a GPU.
+    pub(crate) fn on_gpu(&self) -> &GpuMatrix {
+        match &self.weights {
+            Weights::Gpu(matrix) => matrix,
+            Weights::Host(_) => panic!("a matrix of another device"),
+        }
+    }
+
     /// Outputs.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.packed.rows
+        match &self.weights {
+            Weights::Host(packed) => packed.rows,
+            Weights::Gpu(matrix) => matrix.rows,
+        }
     }
 
     /// Inputs.
     #[must_use]
     pub fn cols(&self) -> usize {
-        self.packed.cols
+        match &self.weights {
+            Weights::Host(packed) => packed.cols,
+            Weights::Gpu(matrix) => matrix.cols,
+        }
     }
 
     /// Bytes held on the device.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.packed.bytes.len()
+        match &self.weights {
+            Weights::Host(packed) => packed.bytes.len(),
+            Weights::Gpu(matrix) => matrix.memory.bytes(),
+        }
     }
 }
 
@@ -446,6 +490,12 @@ pub trait Device: Send + Sync {
 
     /// Copies `buffer[offset..]` to host values.
     fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]);
+
+    /// Waits until everything asked is done.
+    ///
+    /// # Errors
+    /// What went wrong in an operation since the device was made; a device with an error is of no use any more.
+    fn finish(&self) -> Result<(), DeviceError>;
 
     /// `out[i] = x[rows[i]]`, rows of `row_len` values.
     fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer);

@@ -57,4 +57,18 @@ pub enum DeviceError {
         /// What was asked for.
         got: String,
     },
+    /// A GPU's runtime refused or failed.
+    #[error("{what}")]
+    Driver {
+        /// Its words, and what was asked of it.
+        what: String,
+    },
+    /// A kernel could not be compiled for the device.
+    #[error("{name} does not compile for this device: {log}")]
+    Compile {
+        /// File.
+        name: &'static str,
+        /// The compiler's words.
+        log: String,
+    },
 }

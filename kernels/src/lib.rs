@@ -8,6 +8,7 @@ mod buffer;
 mod cpu;
 mod device;
 mod error;
+mod gpu;
 mod memory;
 
 pub use crate::buffer::Buffer;
@@ -19,3 +20,4 @@ pub use crate::device::{
     Visibility, Window,
 };
 pub use crate::error::DeviceError;
+pub use crate::gpu::{DeviceFacts, GpuDevice};

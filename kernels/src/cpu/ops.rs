@@ -155,9 +155,7 @@ impl Device for CpuDevice {
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
-        Ok(Matrix {
-            packed: PackedMatrix::pack(source)?,
-        })
+        PackedMatrix::pack(source).map(Matrix::host)
     }
 
     fn zeros(&self, len: usize) -> Result<Buffer, DeviceError> {
@@ -176,6 +174,10 @@ impl Device for CpuDevice {
         buffer.read(offset, values);
     }
 
+    fn finish(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
         for (row, out) in rows.iter().zip(out.host_mut().chunks_exact_mut(row_len)) {
             out.copy_from_slice(&x.host()[row * row_len..][..row_len]);
@@ -187,7 +189,7 @@ impl Device for CpuDevice {
             .iter()
             .zip(out.host_mut().chunks_exact_mut(table.cols()))
         {
-            table.packed.row(*id as usize, out);
+            table.packed().row(*id as usize, out);
         }
     }
 
@@ -200,7 +202,7 @@ impl Device for CpuDevice {
         let dtypes: Vec<DType> = args
             .projections
             .iter()
-            .map(|p| p.weight.packed.dtype)
+            .map(|p| p.weight.packed().dtype)
             .collect();
         let mut x = self
             .activations
@@ -235,7 +237,7 @@ impl Device for CpuDevice {
                     args.num_rows * p.weight.rows(),
                 );
                 Product {
-                    weight: &p.weight.packed,
+                    weight: p.weight.packed(),
                     up: None,
                     out: Shared::new(p.out.host_mut()),
                     store,
@@ -258,7 +260,7 @@ impl Device for CpuDevice {
             .activations
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let dtypes = [args.gate.packed.dtype, args.up.packed.dtype];
+        let dtypes = [args.gate.packed().dtype, args.up.packed().dtype];
         self.activate(
             &mut x,
             args.x.host(),
@@ -268,10 +270,10 @@ impl Device for CpuDevice {
             &dtypes,
         );
         let out = Shared::new(args.out.host_mut());
-        let up = Some(&args.up.packed);
+        let up = Some(args.up.packed());
         self.multiply(
             &[Product {
-                weight: &args.gate.packed,
+                weight: args.gate.packed(),
                 up,
                 out,
                 store: Store::Overwrite,

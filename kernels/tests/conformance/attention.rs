@@ -1,8 +1,8 @@
 //! Attention over pages, along chains and trees, and its commit.
 
 use kernels::{
-    AttentionArgs, CpuDevice, Device, HeadNorm, KvCommitArgs, KvLayer, PAGE_TOKENS, RopeArgs,
-    RopeStyle, Segment, Visibility,
+    AttentionArgs, Device, HeadNorm, KvCommitArgs, KvLayer, PAGE_TOKENS, RopeArgs, RopeStyle,
+    Segment, Visibility,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -72,13 +72,13 @@ struct Part<'a> {
 
 /// One layer on one device.
 struct Layer<'a> {
-    device: &'a CpuDevice,
+    device: &'a dyn Device,
     model: &'a AttentionModel,
     cache: KvLayer,
 }
 
 impl<'a> Layer<'a> {
-    fn new(device: &'a CpuDevice, model: &'a AttentionModel) -> Self {
+    fn new(device: &'a dyn Device, model: &'a AttentionModel) -> Self {
         let len = SEQUENCES * PAGES * PAGE_TOKENS * model.num_kv_heads * model.head_dim;
         Self {
             device,
@@ -188,8 +188,8 @@ fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
             want.extend(model.segment(&past[s], parents[s], rows));
         }
         let mut same = SameBits::default();
-        for device in devices() {
-            let mut layer = Layer::new(&device, &model);
+        for device in devices().iter().map(AsRef::as_ref) {
+            let mut layer = Layer::new(device, &model);
             let call = |rows: &'_ [Vec<Row>], parents: [&'_ [i32]; 3], committed: [usize; 3]| {
                 (0..SEQUENCES)
                     .map(|s| (s, committed[s], parents[s].to_vec(), rows[s].clone()))
@@ -214,7 +214,7 @@ fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
             let error = relative_error(&got, &want);
             let what = format!("{case:?} on {}", device.name());
             assert!(error < TOLERANCE, "{what}: {error:e}");
-            same.check(got, &what);
+            same.check(device, got, &what);
         }
     }
 }
@@ -223,7 +223,7 @@ fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
 #[test]
 fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
     let path = [0, 2, 7, 8, 9];
-    for device in devices() {
+    for device in devices().iter().map(AsRef::as_ref) {
         for &case in CASES {
             let mut noise = Noise(23);
             let model = model(case, &mut noise);
@@ -234,7 +234,7 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
             let tree = rows(&model, TREE.len(), &mut noise);
             let next = rows(&model, 1, &mut noise);
 
-            let mut plain = Layer::new(&device, &model);
+            let mut plain = Layer::new(device, &model);
             let mut decoded = Vec::new();
             let steps: Vec<&Row> = prompt
                 .iter()
@@ -250,7 +250,7 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
                 }]));
             }
 
-            let mut layer = Layer::new(&device, &model);
+            let mut layer = Layer::new(device, &model);
             let company = Part {
                 sequence: 0,
                 committed_len: 0,

@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use kernels::{Buffer, CpuDevice, Device, Matrix, MatrixSource, Tier};
+use kernels::{Buffer, CpuDevice, Device, GpuDevice, Matrix, MatrixSource, Tier};
 use tensor::DType;
 
 /// A deterministic stream in -1..1 (SplitMix64).
@@ -65,21 +65,37 @@ pub(crate) fn decoded(dtype: DType, cols: usize, bytes: &[u8]) -> Vec<Vec<f32>> 
         .collect()
 }
 
-/// A device for each instruction set of this machine, slowest first.
-pub(crate) fn devices() -> Vec<CpuDevice> {
+/// Variable that names the devices to test: `cpu` (every instruction set of this machine), `emulated` (kernels for GPUs,
+/// run on the host), `cuda:0` and its like; several with commas between them.
+const DEVICES: &str = "TANDEM_TEST_DEVICES";
+
+/// The devices to test; the CPU's instruction sets slowest first.
+pub(crate) fn devices() -> Vec<Box<dyn Device>> {
+    let names = std::env::var(DEVICES).unwrap_or_else(|_| "cpu,emulated".to_owned());
+    names.split(',').flat_map(device).collect()
+}
+
+fn device(name: &str) -> Vec<Box<dyn Device>> {
+    match name {
+        "cpu" => tiers(),
+        "emulated" => vec![Box::new(GpuDevice::emulated().expect("the emulation"))],
+        name => panic!("{DEVICES}: there is no device {name:?}"),
+    }
+}
+
+/// The CPU with each instruction set of this machine.
+fn tiers() -> Vec<Box<dyn Device>> {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {
-        for tier in Tier::ALL {
-            if !tier.is_available() {
-                eprintln!("skipped: no {} here", tier.name());
-            }
+        for tier in Tier::ALL.iter().filter(|tier| !tier.is_available()) {
+            eprintln!("skipped: no {} here", tier.name());
         }
     });
-    Tier::ALL
-        .iter()
-        .filter(|tier| tier.is_available())
-        .map(|tier| CpuDevice::with_tier(2, *tier).expect("an available tier"))
-        .collect()
+    let tier = |tier: &Tier| -> Box<dyn Device> {
+        Box::new(CpuDevice::with_tier(2, *tier).expect("an available tier"))
+    };
+    let available = Tier::ALL.iter().filter(|tier| tier.is_available());
+    available.map(tier).collect()
 }
 
 pub(crate) fn load(
@@ -131,12 +147,15 @@ pub(crate) fn relative_error(got: &[f32], want: &[f64]) -> f64 {
     (error / norm.max(f64::MIN_POSITIVE)).sqrt()
 }
 
-/// Holds the results of one case to each other over instruction sets.
+/// Holds the results of one case to each other over instruction sets of the CPU. GPUs add in another order.
 #[derive(Default)]
 pub(crate) struct SameBits(Option<Vec<f32>>);
 
 impl SameBits {
-    pub(crate) fn check(&mut self, got: Vec<f32>, what: &str) {
+    pub(crate) fn check(&mut self, device: &dyn Device, got: Vec<f32>, what: &str) {
+        if !device.name().starts_with("cpu") {
+            return;
+        }
         match &self.0 {
             None => self.0 = Some(got),
             Some(first) => assert!(same_bits(first, &got), "{what}: the bits differ"),

@@ -1,8 +1,7 @@
 //! Gated DeltaNet along chains and trees, and its commit by replay.
 
 use kernels::{
-    CpuDevice, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device, Norm,
-    Segment,
+    DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device, Norm, Segment,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -77,13 +76,13 @@ struct Part<'a> {
 
 /// One layer on one device.
 struct Layer<'a> {
-    device: &'a CpuDevice,
+    device: &'a dyn Device,
     model: &'a DeltaModel,
     state: DeltaNetState,
 }
 
 impl<'a> Layer<'a> {
-    fn new(device: &'a CpuDevice, model: &'a DeltaModel) -> Self {
+    fn new(device: &'a dyn Device, model: &'a DeltaModel) -> Self {
         Self {
             device,
             model,
@@ -192,8 +191,8 @@ fn chains_trees_and_commits_agree_with_plain_loops_and_between_instruction_sets(
             model.step(&mut states[1], &tree[node]);
         }
         let mut same = SameBits::default();
-        for device in devices() {
-            let mut layer = Layer::new(&device, &model);
+        for device in devices().iter().map(AsRef::as_ref) {
+            let mut layer = Layer::new(device, &model);
             let (long, short) = (chain(9), chain(2));
             let prefill = |sequence, parents, rows| Part {
                 sequence,
@@ -226,7 +225,7 @@ fn chains_trees_and_commits_agree_with_plain_loops_and_between_instruction_sets(
                 got.extend(recurrent);
             }
             assert!(layer.states(1).0.iter().all(|v| *v == 0.0), "{what}: idle");
-            same.check(got, &what);
+            same.check(device, got, &what);
         }
     }
 }
@@ -234,7 +233,7 @@ fn chains_trees_and_commits_agree_with_plain_loops_and_between_instruction_sets(
 /// Chunked or not, in company or alone, walked as a tree and replayed: the same bits.
 #[test]
 fn a_node_and_the_states_have_the_same_bits_on_every_way() {
-    for device in devices() {
+    for device in devices().iter().map(AsRef::as_ref) {
         for &shape in SHAPES {
             let mut noise = Noise(31);
             let model = model(shape, &mut noise);
@@ -243,7 +242,7 @@ fn a_node_and_the_states_have_the_same_bits_on_every_way() {
             let tree = rows(shape, TREE.len(), &mut noise);
             let width = shape.num_v_heads * shape.v_dim;
 
-            let mut plain = Layer::new(&device, &model);
+            let mut plain = Layer::new(device, &model);
             let mut decoded = Vec::new();
             for row in prompt.iter().chain(PATH.iter().map(|&node| &tree[node])) {
                 let part = Part {
@@ -255,7 +254,7 @@ fn a_node_and_the_states_have_the_same_bits_on_every_way() {
                 decoded.extend(plain.run(&[part], None));
             }
 
-            let mut layer = Layer::new(&device, &model);
+            let mut layer = Layer::new(device, &model);
             let (six, four) = (chain(6), chain(4));
             let part = |sequence, parents, rows, advance| Part {
                 sequence,

@@ -2,8 +2,8 @@
 //! contexts that begin at a later position.
 
 use kernels::{
-    AttentionArgs, CpuDevice, Device, HeadNorm, KvAppendArgs, KvLayer, KvType, Norm, PAGE_TOKENS,
-    RopeArgs, RopeStyle, Segment, Visibility, Window,
+    AttentionArgs, Device, HeadNorm, KvAppendArgs, KvLayer, KvType, Norm, PAGE_TOKENS, RopeArgs,
+    RopeStyle, Segment, Visibility, Window,
 };
 
 use crate::attention::{Row, TREE, chain, rows};
@@ -69,14 +69,14 @@ fn model(noise: &mut Noise) -> AttentionModel {
 
 /// A layer of a draft on one device.
 struct Layer<'a> {
-    device: &'a CpuDevice,
+    device: &'a dyn Device,
     model: &'a AttentionModel,
     cache: KvLayer,
     pages: Vec<Vec<u32>>,
 }
 
 impl<'a> Layer<'a> {
-    fn new(device: &'a CpuDevice, model: &'a AttentionModel, kv_type: KvType) -> Self {
+    fn new(device: &'a dyn Device, model: &'a AttentionModel, kv_type: KvType) -> Self {
         let len = SEQUENCES * PAGES * PAGE_TOKENS * model.num_kv_heads * model.head_dim;
         let kv = || device.kv_zeros(len, kv_type).expect("memory");
         let mut cache = KvLayer { k: kv(), v: kv() };
@@ -220,8 +220,8 @@ fn blocks_see_context_and_each_other_through_windows() {
                 want.extend(model.block(&past, window, rows));
             }
             let mut same = SameBits::default();
-            for device in devices() {
-                let mut layer = Layer::new(&device, &model, kv_type);
+            for device in devices().iter().map(AsRef::as_ref) {
+                let mut layer = Layer::new(device, &model, kv_type);
                 let mut of = Vec::new();
                 for (s, (len, first)) in CONTEXTS.into_iter().enumerate() {
                     // In two pieces, as drafts do.
@@ -242,7 +242,7 @@ fn blocks_see_context_and_each_other_through_windows() {
                     })
                     .collect();
                 assert!(same_bits(&got, &alone), "{what}: alone");
-                same.check(got, &what);
+                same.check(device, got, &what);
             }
         }
     }
@@ -256,10 +256,10 @@ fn a_chain_with_appended_context_equals_one_with_attended_context() {
     let model = model(&mut noise);
     let context = rows(&model, 13 * BLOCK, &mut noise);
     let block = rows(&model, BLOCK, &mut noise);
-    for device in devices() {
+    for device in devices().iter().map(AsRef::as_ref) {
         for kv_type in [KvType::F32, KvType::F16] {
             for &window in WINDOWS.iter().filter(|w| w.is_none_or(|w| w.causal)) {
-                let mut layer = Layer::new(&device, &model, kv_type);
+                let mut layer = Layer::new(device, &model, kv_type);
                 layer.append(0, 0, 0, &context);
                 for (i, rows) in context.chunks(BLOCK).enumerate() {
                     layer.blocks(&[(1, i * BLOCK, 0)], rows, Visibility::Ancestors, window);
@@ -284,11 +284,11 @@ fn dropped_pages_leave_a_context_that_begins_later() {
     let model = model(&mut noise);
     let context = rows(&model, 150, &mut noise);
     let block = rows(&model, BLOCK, &mut noise);
-    for device in devices() {
-        let mut dropped = Layer::new(&device, &model, KvType::F32);
+    for device in devices().iter().map(AsRef::as_ref) {
+        let mut dropped = Layer::new(device, &model, KvType::F32);
         dropped.append(0, 0, 0, &context);
         dropped.pages[0].remove(0);
-        let mut fresh = Layer::new(&device, &model, KvType::F32);
+        let mut fresh = Layer::new(device, &model, KvType::F32);
         fresh.append(0, 0, PAGE_TOKENS, &context[PAGE_TOKENS..]);
         let of = [(0, 150 - PAGE_TOKENS, PAGE_TOKENS)];
         let [a, b] = [&mut dropped, &mut fresh]
@@ -305,9 +305,9 @@ fn windows_over_trees_are_those_over_their_paths() {
     let context = rows(&model, 61, &mut noise);
     let nodes = rows(&model, TREE.len(), &mut noise);
     let width = model.num_heads * model.head_dim;
-    for device in devices() {
+    for device in devices().iter().map(AsRef::as_ref) {
         for &window in WINDOWS {
-            let mut layer = Layer::new(&device, &model, KvType::F32);
+            let mut layer = Layer::new(device, &model, KvType::F32);
             for s in 0..SEQUENCES {
                 layer.append(s, 0, 500, &context);
             }

@@ -50,12 +50,12 @@ fn products_agree_with_decoded_weights_and_between_instruction_sets() {
                 .flat_map(|x| reference.iter().map(move |w| dot(w, x)))
                 .collect();
             let mut same = SameBits::default();
-            for device in devices() {
+            for device in devices().iter().map(AsRef::as_ref) {
                 let what = format!("{dtype} {rows}x{cols}, {batch} rows on {}", device.name());
-                let got = product(&device, &load(&device, dtype, rows, cols, &bytes), &x);
+                let got = product(device, &load(device, dtype, rows, cols, &bytes), &x);
                 let error = relative_error(&got, &want);
                 assert!(error < tolerance(dtype), "{what}: {error:e}");
-                same.check(got, &what);
+                same.check(device, got, &what);
             }
         }
     }
@@ -88,9 +88,13 @@ fn extreme_weights_and_activations_agree_between_instruction_sets() {
                 .map(|i| if i / cols % 2 == 0 { 1.0 } else { -1.0 })
                 .collect();
             let mut same = SameBits::default();
-            for device in devices() {
-                let matrix = load(&device, dtype, rows, cols, &bytes);
-                same.check(product(&device, &matrix, &x), &format!("{dtype} {byte:#x}"));
+            for device in devices().iter().map(AsRef::as_ref) {
+                let matrix = load(device, dtype, rows, cols, &bytes);
+                same.check(
+                    device,
+                    product(device, &matrix, &x),
+                    &format!("{dtype} {byte:#x}"),
+                );
             }
         }
     }
@@ -98,19 +102,19 @@ fn extreme_weights_and_activations_agree_between_instruction_sets() {
 
 #[test]
 fn a_row_does_not_depend_on_its_company() {
-    for device in devices() {
+    for device in devices().iter().map(AsRef::as_ref) {
         let mut noise = Noise(11);
         for &dtype in DType::ALL {
             let (rows, cols) = (48, 512);
             let bytes = noise.weights(dtype, rows, cols);
-            let matrix = load(&device, dtype, rows, cols, &bytes);
+            let matrix = load(device, dtype, rows, cols, &bytes);
             let x = noise.values(64 * cols);
             let alone: Vec<f32> = x
                 .chunks_exact(cols)
-                .flat_map(|x| product(&device, &matrix, x))
+                .flat_map(|x| product(device, &matrix, x))
                 .collect();
             for count in [2, 7, 8, 9, 16, 23, 33, 64] {
-                let got = product(&device, &matrix, &x[..count * cols]);
+                let got = product(device, &matrix, &x[..count * cols]);
                 assert!(
                     same_bits(&got, &alone[..count * rows]),
                     "{dtype}: {count} rows together on {}",
@@ -133,16 +137,16 @@ fn projections_of_one_call_are_those_of_several_and_accumulate_adds() {
     ];
     let weights = shapes.map(|(dtype, rows)| noise.weights(dtype, rows, cols));
     let x = noise.values(batch * cols);
-    for device in devices() {
+    for device in devices().iter().map(AsRef::as_ref) {
         let matrices: Vec<Matrix> = shapes
             .iter()
             .zip(&weights)
-            .map(|((dtype, rows), bytes)| load(&device, *dtype, *rows, cols, bytes))
+            .map(|((dtype, rows), bytes)| load(device, *dtype, *rows, cols, bytes))
             .collect();
         let start: Vec<f32> = (0..batch * 64).map(|i| i as f32).collect();
         let mut outs: Vec<_> = shapes
             .iter()
-            .map(|(_, rows)| upload(&device, &start[..batch * rows]))
+            .map(|(_, rows)| upload(device, &start[..batch * rows]))
             .collect();
         let mut projections: Vec<_> = matrices
             .iter()
@@ -151,18 +155,18 @@ fn projections_of_one_call_are_those_of_several_and_accumulate_adds() {
             .collect();
         device.linear(LinearArgs {
             num_rows: batch,
-            x: &upload(&device, &x),
+            x: &upload(device, &x),
             norm: None,
             projections: &mut projections,
             accumulate: true,
         });
         for (matrix, out) in matrices.iter().zip(&outs) {
-            let want: Vec<f32> = product(&device, matrix, &x)
+            let want: Vec<f32> = product(device, matrix, &x)
                 .iter()
                 .zip(&start)
                 .map(|(a, b)| b + a)
                 .collect();
-            assert!(same_bits(&download(&device, out), &want));
+            assert!(same_bits(&download(device, out), &want));
         }
     }
 }
@@ -190,21 +194,21 @@ fn gate_and_up_give_swiglu() {
             })
             .collect();
         let mut same = SameBits::default();
-        for device in devices() {
-            let gate = load(&device, dtypes.0, rows, cols, &gate);
-            let up = load(&device, dtypes.1, rows, cols, &up);
+        for device in devices().iter().map(AsRef::as_ref) {
+            let gate = load(device, dtypes.0, rows, cols, &gate);
+            let up = load(device, dtypes.1, rows, cols, &up);
             let run = |x: &[f32]| {
                 let num_rows = x.len() / cols;
-                let mut out = zeros(&device, num_rows * rows);
+                let mut out = zeros(device, num_rows * rows);
                 device.gated_linear(GatedLinearArgs {
                     num_rows,
-                    x: &upload(&device, x),
+                    x: &upload(device, x),
                     norm: None,
                     gate: &gate,
                     up: &up,
                     out: &mut out,
                 });
-                download(&device, &out)
+                download(device, &out)
             };
             let got = run(&x);
             let what = format!("{dtypes:?} on {}", device.name());
@@ -213,7 +217,7 @@ fn gate_and_up_give_swiglu() {
             assert!(error < 2.0 * tolerance(dtypes.1), "{what}: {error:e}");
             let alone: Vec<f32> = x.chunks_exact(cols).flat_map(run).collect();
             assert!(same_bits(&got, &alone), "{what}: alone");
-            same.check(got, &what);
+            same.check(device, got, &what);
         }
     }
 }

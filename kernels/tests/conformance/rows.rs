@@ -26,14 +26,14 @@ fn the_norm_of_a_product_is_the_root_mean_square_norm() {
             })
             .collect();
         let mut same = SameBits::default();
-        for device in devices() {
-            let identity = load(&device, DType::F32, len, len, &bytes_of(&identity));
-            let gamma = upload(&device, &gamma);
+        for device in devices().iter().map(AsRef::as_ref) {
+            let identity = load(device, DType::F32, len, len, &bytes_of(&identity));
+            let gamma = upload(device, &gamma);
             let run = |x: &[f32]| {
-                let mut out = zeros(&device, x.len());
+                let mut out = zeros(device, x.len());
                 device.linear(LinearArgs {
                     num_rows: x.len() / len,
-                    x: &upload(&device, x),
+                    x: &upload(device, x),
                     norm: Some(Norm { gamma: &gamma, eps }),
                     projections: &mut [Projection {
                         weight: &identity,
@@ -41,7 +41,7 @@ fn the_norm_of_a_product_is_the_root_mean_square_norm() {
                     }],
                     accumulate: false,
                 });
-                download(&device, &out)
+                download(device, &out)
             };
             let got = run(&x);
             // One rounding each for the sum, its root, the quotient and two products.
@@ -49,7 +49,7 @@ fn the_norm_of_a_product_is_the_root_mean_square_norm() {
             assert!(error < 5e-7, "{len} on {}: {error:e}", device.name());
             let alone: Vec<f32> = x.chunks_exact(len).flat_map(run).collect();
             assert!(same_bits(&got, &alone), "{len} on {}", device.name());
-            same.check(got, &device.name());
+            same.check(device, got, &device.name());
         }
     }
 }
@@ -61,11 +61,11 @@ fn embedding_rows_are_the_decoded_rows() {
         let (rows, cols) = (19, 256);
         let bytes = noise.weights(dtype, rows, cols);
         let reference = decoded(dtype, cols, &bytes);
-        for device in devices() {
-            let matrix = load(&device, dtype, rows, cols, &bytes);
-            let mut out = zeros(&device, 2 * cols);
+        for device in devices().iter().map(AsRef::as_ref) {
+            let matrix = load(device, dtype, rows, cols, &bytes);
+            let mut out = zeros(device, 2 * cols);
             device.embed(&matrix, &[18, 3], &mut out);
-            let got = download(&device, &out);
+            let got = download(device, &out);
             for (got, want) in got.iter().zip(reference[18].iter().chain(&reference[3])) {
                 // `d s q - m t` may be associated in two ways.
                 assert!(
@@ -80,10 +80,10 @@ fn embedding_rows_are_the_decoded_rows() {
 #[test]
 fn gathered_rows_are_copies() {
     let x = Noise(41).values(6 * 24);
-    for device in devices() {
-        let mut out = zeros(&device, 3 * 24);
-        device.gather_rows(&upload(&device, &x), 24, &[5, 0, 5], &mut out);
+    for device in devices().iter().map(AsRef::as_ref) {
+        let mut out = zeros(device, 3 * 24);
+        device.gather_rows(&upload(device, &x), 24, &[5, 0, 5], &mut out);
         let want = [&x[120..144], &x[..24], &x[120..144]].concat();
-        assert!(same_bits(&download(&device, &out), &want));
+        assert!(same_bits(&download(device, &out), &want));
     }
 }

@@ -1,13 +1,13 @@
 //! The likeliest ids of rows of logits.
 
-use kernels::{CpuDevice, Device, TopKArgs};
+use kernels::{Device, TopKArgs};
 
 use crate::data::{Noise, SameBits, devices, upload};
 
 /// The logarithm of a sum of exponentials good to 3e-7 each, and one rounding of the difference to f32.
 const TOLERANCE: f64 = 2e-6;
 
-fn run(device: &CpuDevice, vocab_size: usize, k: usize, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
+fn run(device: &dyn Device, vocab_size: usize, k: usize, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
     let num_rows = logits.len() / vocab_size;
     let (mut ids, mut log_probs) = (vec![0; num_rows * k], vec![0.0; num_rows * k]);
     device.top_k(TopKArgs {
@@ -64,9 +64,9 @@ fn the_likeliest_ids_and_their_log_probabilities() {
         let want_ids: Vec<u32> = rows.iter().flat_map(|(ids, _)| ids).copied().collect();
         let want: Vec<f64> = rows.iter().flat_map(|(_, p)| p).copied().collect();
         let mut same = SameBits::default();
-        for device in devices() {
+        for device in devices().iter().map(AsRef::as_ref) {
             let what = format!("{k} of {vocab_size} on {}", device.name());
-            let (ids, log_probs) = run(&device, vocab_size, k, &logits);
+            let (ids, log_probs) = run(device, vocab_size, k, &logits);
             assert_eq!(ids, want_ids, "{what}");
             for (got, want) in log_probs.iter().zip(&want) {
                 let error = (f64::from(*got) - want).abs();
@@ -77,20 +77,20 @@ fn the_likeliest_ids_and_their_log_probabilities() {
             }
             let alone: Vec<f32> = logits
                 .chunks_exact(vocab_size)
-                .flat_map(|row| run(&device, vocab_size, k, row).1)
+                .flat_map(|row| run(device, vocab_size, k, row).1)
                 .collect();
             assert_eq!(log_probs, alone, "{what}: alone");
-            same.check(log_probs, &what);
+            same.check(device, log_probs, &what);
         }
     }
 }
 
 #[test]
 fn logits_that_are_no_numbers_come_last() {
-    for device in devices() {
-        let (ids, _) = run(&device, 5, 3, &[f32::NAN, 1.0, f32::NAN, 2.0, f32::NAN]);
+    for device in devices().iter().map(AsRef::as_ref) {
+        let (ids, _) = run(device, 5, 3, &[f32::NAN, 1.0, f32::NAN, 2.0, f32::NAN]);
         assert_eq!(ids, [3, 1, 0]);
-        let (ids, _) = run(&device, 20, 2, &[f32::NEG_INFINITY; 20]);
+        let (ids, _) = run(device, 20, 2, &[f32::NEG_INFINITY; 20]);
         assert_eq!(ids, [0, 1]);
     }
 }

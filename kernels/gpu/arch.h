@@ -1,0 +1,154 @@
+// What differs between CUDA, HIP and the emulation on the host, behind one set of names.
+//
+// Freestanding: no toolkit header, so that NVRTC, hiprtc, clang and a host compiler all take the same sources. Warps have
+// 32 lanes everywhere (RDNA runs in its wave32 mode). Collectives (shuffles, matrix products) are for whole warps.
+#pragma once
+
+typedef signed char i8;
+typedef unsigned char u8;
+typedef short i16;
+typedef unsigned short u16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+struct alignas(16) Vec4u {
+    u32 x, y, z, w;
+};
+struct alignas(16) Vec4f {
+    float x, y, z, w;
+};
+struct alignas(8) Vec2f {
+    float x, y;
+};
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define ON_CUDA 1
+#elif defined(__HIP__) || defined(__HIPCC_RTC__)
+#define ON_HIP 1
+#else
+#define ON_HOST 1
+#endif
+
+constexpr u32 LANES = 32;
+
+#if ON_HOST
+#include "emulation.h"
+#else
+
+#if ON_HIP && !defined(__HIPCC_RTC__)
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#endif
+
+#define DEVICE __device__ __forceinline__
+#define SHARED __shared__
+// Dynamic shared memory of the launch, 16-byte aligned.
+#define DYNAMIC_SHARED(name) extern __shared__ Vec4u name##_storage[]; u8* name = reinterpret_cast<u8*>(name##_storage)
+#define CONSTANT_TABLE static __device__ const
+
+#if ON_CUDA
+// A kernel takes one struct by value. `threads`: the block size that it is launched with.
+#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args args)
+DEVICE u32 thread_index() { return threadIdx.x; }
+DEVICE u32 block_threads() { return blockDim.x; }
+DEVICE u32 block_x() { return blockIdx.x; }
+DEVICE u32 block_y() { return blockIdx.y; }
+DEVICE u32 block_z() { return blockIdx.z; }
+DEVICE u32 grid_x() { return gridDim.x; }
+DEVICE u32 grid_y() { return gridDim.y; }
+DEVICE void sync_threads() { __syncthreads(); }
+DEVICE void sync_warp() { __syncwarp(); }
+template <typename T> DEVICE T shuffle_xor(T value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+template <typename T> DEVICE T shuffle(T value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
+DEVICE u32 ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
+DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DEVICE float log2_fast(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DEVICE float square_root(float x) { float y; asm("sqrt.rn.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DEVICE float divide(float a, float b) { float y; asm("div.rn.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+DEVICE float fused_multiply_add(float a, float b, float c) { float y; asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c)); return y; }
+DEVICE float f16_to_f32(u16 h) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(h)); return y; }
+DEVICE u16 f32_to_f16(float x) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+DEVICE i32 round_to_int(float x) { i32 y; asm("cvt.rni.s32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y; }
+// Sum of four products of signed bytes, plus c.
+DEVICE i32 dot4(u32 a, u32 b, i32 c) { i32 y; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c)); return y; }
+// 16 bytes that are read once: past L1, first to leave L2.
+DEVICE Vec4u load_stream(const void* at) {
+    Vec4u v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    return v;
+}
+DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
+DEVICE void fence_device() { __threadfence(); }
+#else
+#define KERNEL(name, Args, threads) \
+    extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, threads))) name(const Args args)
+DEVICE u32 thread_index() { return __builtin_amdgcn_workitem_id_x(); }
+DEVICE u32 block_threads() { return __builtin_amdgcn_workgroup_size_x(); }
+DEVICE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
+DEVICE u32 block_y() { return __builtin_amdgcn_workgroup_id_y(); }
+DEVICE u32 block_z() { return __builtin_amdgcn_workgroup_id_z(); }
+DEVICE u32 grid_x() { return __builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x(); }
+DEVICE u32 grid_y() { return __builtin_amdgcn_grid_size_y(); }
+DEVICE void sync_threads() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+DEVICE void sync_warp() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"); __builtin_amdgcn_wave_barrier(); }
+DEVICE u32 hip_lane() { return __builtin_amdgcn_mbcnt_lo(~0u, 0u); }
+DEVICE u32 permute_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_ds_bpermute((int)(lane * 4), (int)value); }
+template <typename T> DEVICE T shuffle(T value, u32 lane) {
+    static_assert(sizeof(T) == 4, "shuffles move words");
+    return __builtin_bit_cast(T, permute_bits(__builtin_bit_cast(u32, value), lane));
+}
+template <typename T> DEVICE T shuffle_xor(T value, u32 mask) { return shuffle(value, hip_lane() ^ mask); }
+DEVICE u32 ballot(bool vote) { return __builtin_amdgcn_ballot_w32(vote); }
+DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
+DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }
+DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
+DEVICE float divide(float a, float b) { return a / b; }
+DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+DEVICE float f16_to_f32(u16 h) { return (float)__builtin_bit_cast(_Float16, h); }
+DEVICE u16 f32_to_f16(float x) { return __builtin_bit_cast(u16, (_Float16)x); }
+DEVICE i32 round_to_int(float x) { return (i32)__builtin_rintf(x); }
+DEVICE i32 dot4(u32 a, u32 b, i32 c) {
+#if defined(__gfx1100__) || defined(__gfx1101__) || defined(__gfx1102__) || defined(__gfx1150__) || defined(__gfx1151__) || defined(__gfx1200__) || defined(__gfx1201__)
+    return __builtin_amdgcn_sudot4(true, (int)a, true, (int)b, c, false);
+#else
+    for (u32 i = 0; i < 4; i++) c += (i32)(i8)(a >> (8 * i)) * (i32)(i8)(b >> (8 * i));
+    return c;
+#endif
+}
+DEVICE Vec4u load_stream(const void* at) { return *static_cast<const Vec4u*>(at); }
+DEVICE u32 atomic_add(u32* at, u32 value) { return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
+DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
+#endif
+#endif
+
+DEVICE u32 lane_index() { return thread_index() % LANES; }
+DEVICE u32 warp_index() { return thread_index() / LANES; }
+
+template <typename T> DEVICE T smaller(T a, T b) { return a < b ? a : b; }
+template <typename T> DEVICE T larger(T a, T b) { return a > b ? a : b; }
+
+DEVICE float bits_to_f32(u32 bits) { return __builtin_bit_cast(float, bits); }
+DEVICE u32 f32_to_bits(float x) { return __builtin_bit_cast(u32, x); }
+DEVICE float bf16_to_f32(u16 h) { return bits_to_f32((u32)h << 16); }
+
+// e^x, to 2 units in the last place or so.
+DEVICE float exponential(float x) { return exp2_fast(x * 1.44269504088896340736f); }
+DEVICE float sigmoid(float x) { return divide(1.0f, 1.0f + exponential(-x)); }
+DEVICE float silu(float x) { return x * sigmoid(x); }
+
+// Over the warp, in an order that depends on nothing.
+DEVICE float warp_sum(float x) {
+    for (u32 mask = LANES / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+    return x;
+}
+DEVICE float warp_max(float x) {
+    for (u32 mask = LANES / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
+    return x;
+}

@@ -1,0 +1,247 @@
+//! [`Device`] for GPUs: memory, tables, launches; the operations are in files of their own.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::buffer::Buffer;
+use crate::device::{
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
+    KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Segment, TopKArgs, Visibility,
+};
+use crate::error::DeviceError;
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
+use crate::gpu::emulation::Emulation;
+use crate::gpu::memory::DeviceMemory;
+use crate::gpu::modules::Modules;
+use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
+
+/// Values of a buffer on a GPU.
+#[derive(Debug)]
+pub(crate) struct GpuValues {
+    pub memory: DeviceMemory,
+    pub len: usize,
+    pub kv_type: KvType,
+}
+
+/// A GPU.
+#[derive(Debug)]
+pub struct GpuDevice {
+    pub(super) driver: Arc<dyn Driver>,
+    modules: Modules,
+    tables: Mutex<DeviceTables>,
+    /// Memory that operations use between their kernels; grows to what the largest one needed.
+    scratch: Mutex<Vec<DeviceMemory>>,
+    /// The first thing that went wrong in an operation, which has no way to say so.
+    fault: OnceLock<DeviceError>,
+}
+
+/// Which piece of scratch memory; an operation may hold several.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scratch {
+    /// Quantised activations.
+    Activations,
+    /// Partial results of attention.
+    Partials,
+    /// Prepared rows of a recurrence.
+    Recurrence,
+    /// Lists of ids or rows.
+    Lists,
+    /// Results on their way to the host.
+    Results,
+}
+const NUM_SCRATCH: usize = 5;
+
+impl GpuDevice {
+    /// The emulation of a GPU on the host: slow, for tests of the kernels where there is no GPU.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn emulated() -> Result<Self, DeviceError> {
+        Self::new(Arc::new(Emulation::new()))
+    }
+
+    pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {
+        let scratch = (0..NUM_SCRATCH).map(|_| DeviceMemory::new(&driver, 0));
+        Ok(Self {
+            modules: Modules::new(Arc::clone(&driver)),
+            tables: Mutex::new(DeviceTables::new(&driver)?),
+            scratch: Mutex::new(scratch.collect::<Result<_, _>>()?),
+            fault: OnceLock::new(),
+            driver,
+        })
+    }
+
+    /// What is known of the device.
+    #[must_use]
+    pub fn facts(&self) -> &DeviceFacts {
+        self.driver.facts()
+    }
+
+    /// Launches kernel `name` of `source` with the struct that it takes.
+    pub(super) fn launch<A: Copy>(
+        &self,
+        source: &Source,
+        name: &'static str,
+        launch: Launch,
+        args: &A,
+    ) -> Result<(), DeviceError> {
+        if launch.grid.contains(&0) {
+            return Ok(());
+        }
+        let function = self.modules.function(source, name, launch.shared_bytes)?;
+        // SAFETY: each operation passes its kernel's struct, with addresses of buffers that it checked.
+        unsafe {
+            self.driver
+                .launch(function, launch, std::ptr::from_ref(args).cast::<c_void>())
+        };
+        Ok(())
+    }
+
+    /// Tables of a batch on the device, uploaded unless they are the last ones.
+    pub(super) fn tables(
+        &self,
+        segments: &[Segment<'_>],
+        visibility: Visibility,
+    ) -> Result<Staged<'_>, DeviceError> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let ptrs = tables.set(&self.driver, HostTables::new(segments, visibility))?;
+        Ok(Staged { ptrs, tables })
+    }
+
+    /// At least `bytes` of scratch memory, with unknown contents.
+    pub(super) fn scratch(&self, which: Scratch, bytes: usize) -> Result<DevicePtr, DeviceError> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = &mut scratch[which as usize];
+        if memory.bytes() < bytes {
+            *memory = DeviceMemory::new(&self.driver, bytes.next_power_of_two())?;
+        }
+        Ok(memory.ptr())
+    }
+
+    /// Keeps the first error of an operation for [`Device::finish`].
+    fn note(&self, result: Result<(), DeviceError>) {
+        if let Err(error) = result {
+            // The first one counts; what follows from it would only hide it.
+            let _ = self.fault.set(error);
+        }
+    }
+}
+
+/// Tables on the device and on the host; no others are put there as long as this lives.
+pub(super) struct Staged<'a> {
+    pub ptrs: TablePtrs,
+    tables: MutexGuard<'a, DeviceTables>,
+}
+
+impl Staged<'_> {
+    pub fn host(&self) -> &HostTables {
+        self.tables.host()
+    }
+}
+
+impl Device for GpuDevice {
+    fn name(&self) -> String {
+        let facts = self.driver.facts();
+        format!("{} ({})", facts.name, facts.arch)
+    }
+
+    fn read_bandwidth(&self) -> f64 {
+        self.measure_read_bandwidth().unwrap_or(0.0)
+    }
+
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
+        self.load_gpu_matrix(source).map(Matrix::gpu)
+    }
+
+    fn zeros(&self, len: usize) -> Result<Buffer, DeviceError> {
+        self.kv_zeros(len, KvType::F32)
+    }
+
+    fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError> {
+        Ok(Buffer::gpu(GpuValues {
+            memory: DeviceMemory::zeros(&self.driver, len.saturating_mul(kv_type.bytes()))?,
+            len,
+            kv_type,
+        }))
+    }
+
+    fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {
+        let to = buffer.on_gpu();
+        match to.kv_type {
+            KvType::F32 => to.memory.write(offset * 4, bytemuck::cast_slice(values)),
+            KvType::F16 => {
+                let mut halves = vec![f16::ZERO; values.len()];
+                halves.convert_from_f32_slice(values);
+                to.memory.write(offset * 2, bytemuck::cast_slice(&halves));
+            }
+        }
+    }
+
+    fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]) {
+        let from = buffer.on_gpu();
+        match from.kv_type {
+            KvType::F32 => from
+                .memory
+                .read(offset * 4, bytemuck::cast_slice_mut(values)),
+            KvType::F16 => {
+                let mut halves = vec![f16::ZERO; values.len()];
+                from.memory
+                    .read(offset * 2, bytemuck::cast_slice_mut(&mut halves));
+                halves.convert_to_f32_slice(values);
+            }
+        }
+    }
+
+    fn finish(&self) -> Result<(), DeviceError> {
+        self.driver.synchronize()?;
+        match self.fault.get() {
+            None => Ok(()),
+            Some(fault) => Err(DeviceError::Driver {
+                what: fault.to_string(),
+            }),
+        }
+    }
+
+    fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
+        self.note(self.gather_rows_op(x, row_len, rows, out));
+    }
+
+    fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {
+        self.note(self.embed_op(table, ids, out));
+    }
+
+    fn linear(&self, args: LinearArgs<'_, '_>) {
+        self.note(self.linear_op(args));
+    }
+
+    fn gated_linear(&self, args: GatedLinearArgs<'_>) {
+        self.note(self.gated_linear_op(args));
+    }
+
+    fn attention(&self, args: AttentionArgs<'_>) {
+        self.note(self.attention_op(args));
+    }
+
+    fn kv_commit(&self, args: KvCommitArgs<'_>) {
+        self.note(self.kv_commit_op(args));
+    }
+
+    fn kv_append(&self, args: KvAppendArgs<'_>) {
+        self.note(self.kv_append_op(args));
+    }
+
+    fn top_k(&self, args: TopKArgs<'_>) {
+        self.note(self.top_k_op(args));
+    }
+
+    fn delta_net(&self, args: DeltaNetArgs<'_>) {
+        self.note(self.delta_net_op(args));
+    }
+
+    fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
+        self.note(self.delta_net_commit_op(args));
+    }
+}

@@ -1,0 +1,166 @@
+//! What a GPU runtime offers: memory, modules, launches, graphs, events.
+//!
+//! One implementation each for CUDA, HIP and the emulation on the host. A driver value stands for one device and one
+//! stream: what is asked of it happens in order, and only `copy_to_host` and `synchronize` wait.
+
+use std::ffi::{CStr, c_void};
+use std::fmt;
+
+use crate::error::DeviceError;
+
+/// An address in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub(crate) struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    pub(crate) const NULL: Self = Self(0);
+
+    pub(crate) fn add(self, bytes: usize) -> Self {
+        Self(self.0 + bytes as u64)
+    }
+}
+
+/// A loaded module; lives as long as its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Module(pub u64);
+
+/// A kernel of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Function(pub u64);
+
+/// A captured and instantiated graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Graph(pub u64);
+
+/// What is known of a device.
+#[derive(Clone, Debug)]
+pub struct DeviceFacts {
+    /// As the vendor calls it.
+    pub name: String,
+    /// What kernels are compiled for: `sm_90`, `gfx1100`, `host`.
+    pub arch: String,
+    /// Version of the installed driver, for people.
+    pub driver_version: String,
+    /// Multiprocessors (CUDA) or compute units (HIP).
+    pub multiprocessors: u32,
+    /// Bytes of device memory.
+    pub memory_bytes: u64,
+    /// Bytes of shared memory that a block can ask for.
+    pub shared_bytes_per_block: u32,
+    /// Same in every process and container, unlike the ordinal.
+    pub uuid: [u8; 16],
+}
+
+/// Size of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// Source of a module and how to compile it.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// File name, for messages.
+    pub name: &'static str,
+    /// Text.
+    pub text: &'static str,
+    /// `-D` constants.
+    pub defines: Vec<(&'static str, String)>,
+}
+
+/// A device of a runtime, and one stream on it.
+pub(crate) trait Driver: Send + Sync + fmt::Debug {
+    /// What is known of the device.
+    fn facts(&self) -> &DeviceFacts;
+
+    /// Free bytes of device memory now.
+    fn free_memory(&self) -> Result<u64, DeviceError>;
+
+    /// A plain allocation, aligned to 256 bytes, with unknown contents.
+    fn allocate(&self, bytes: usize) -> Result<DevicePtr, DeviceError>;
+
+    /// Gives an allocation back, after what was asked before is done.
+    ///
+    /// # Safety
+    /// It came from `allocate` and is used by nothing that is asked later.
+    unsafe fn free(&self, ptr: DevicePtr);
+
+    /// Host memory that copies are asynchronous from and to.
+    fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError>;
+
+    /// # Safety
+    /// It came from `allocate_pinned` and is used by nothing any more.
+    unsafe fn free_pinned(&self, ptr: *mut u8);
+
+    /// Copies to the device. Returns when `from` may be changed, unless it is pinned: then it must stay until
+    /// `synchronize`.
+    ///
+    /// # Safety
+    /// Both ranges are valid.
+    unsafe fn copy_to_device(&self, to: DevicePtr, from: *const u8, bytes: usize);
+
+    /// Copies to the host, after everything asked before, and waits for it.
+    ///
+    /// # Safety
+    /// Both ranges are valid.
+    unsafe fn copy_to_host(&self, to: *mut u8, from: DevicePtr, bytes: usize);
+
+    /// Copies on the device.
+    ///
+    /// # Safety
+    /// Both ranges are valid and apart.
+    unsafe fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize);
+
+    /// Fills with zeros.
+    ///
+    /// # Safety
+    /// The range is valid.
+    unsafe fn zero(&self, at: DevicePtr, bytes: usize);
+
+    /// Waits until everything asked is done. An error of a kernel is told here (or at a later call) and stays.
+    fn synchronize(&self) -> Result<(), DeviceError>;
+
+    /// Name and version of the compiler, part of a compiled module's identity.
+    fn compiler(&self) -> String;
+
+    /// Compiles for this device.
+    fn compile(&self, source: &Source) -> Result<Vec<u8>, DeviceError>;
+
+    /// Loads what `compile` made, here or in an earlier process.
+    fn load(&self, image: &[u8]) -> Result<Module, DeviceError>;
+
+    /// A kernel of a module; `shared_bytes`: the most dynamic shared memory that launches will ask for.
+    fn function(
+        &self,
+        module: Module,
+        name: &CStr,
+        shared_bytes: u32,
+    ) -> Result<Function, DeviceError>;
+
+    /// Launches a kernel, whose one argument is the struct at `args`.
+    ///
+    /// # Safety
+    /// `args` is what the kernel takes, and what it points to is valid when it runs.
+    unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void);
+
+    /// From here to `end_capture`, what is asked is recorded and not done. False where the runtime has no graphs.
+    fn begin_capture(&self) -> bool;
+
+    /// Ends the recording and makes it ready to run.
+    fn end_capture(&self) -> Result<Graph, DeviceError>;
+
+    /// Runs a recording.
+    ///
+    /// # Safety
+    /// What its kernels point to is still valid.
+    unsafe fn launch_graph(&self, graph: Graph);
+
+    /// Forgets a recording.
+    fn drop_graph(&self, graph: Graph);
+}

@@ -1,0 +1,85 @@
+//! Device memory that is given back when dropped.
+
+use std::sync::Arc;
+
+use crate::error::DeviceError;
+use crate::gpu::driver::{DevicePtr, Driver};
+
+/// An allocation.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    driver: Arc<dyn Driver>,
+    ptr: DevicePtr,
+    bytes: usize,
+}
+
+impl DeviceMemory {
+    /// Memory with unknown contents; nothing is allocated for no bytes.
+    pub(crate) fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        let ptr = match bytes {
+            0 => DevicePtr::NULL,
+            bytes => driver.allocate(bytes)?,
+        };
+        Ok(Self {
+            driver: Arc::clone(driver),
+            ptr,
+            bytes,
+        })
+    }
+
+    pub(crate) fn zeros(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        let memory = Self::new(driver, bytes)?;
+        if bytes > 0 {
+            // SAFETY: the whole allocation.
+            unsafe { driver.zero(memory.ptr, bytes) };
+        }
+        Ok(memory)
+    }
+
+    pub(crate) fn ptr(&self) -> DevicePtr {
+        self.ptr
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies host bytes to `offset..`.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) {
+        assert!(
+            offset + from.len() <= self.bytes,
+            "write outside of device memory"
+        );
+        if !from.is_empty() {
+            // SAFETY: inside the allocation.
+            unsafe {
+                self.driver
+                    .copy_to_device(self.ptr.add(offset), from.as_ptr(), from.len())
+            };
+        }
+    }
+
+    /// Copies `offset..` to the host.
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
+        assert!(
+            offset + to.len() <= self.bytes,
+            "read outside of device memory"
+        );
+        if !to.is_empty() {
+            // SAFETY: inside the allocation.
+            unsafe {
+                self.driver
+                    .copy_to_host(to.as_mut_ptr(), self.ptr.add(offset), to.len())
+            };
+        }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if self.ptr != DevicePtr::NULL {
+            // SAFETY: allocated by this driver; the owner is gone.
+            unsafe { self.driver.free(self.ptr) };
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What is done to whole rows: embedding, gathering, the likeliest ids, and the memory's speed.
+
+use crate::buffer::Buffer;
+use crate::device::{Matrix, TopKArgs};
+use crate::error::DeviceError;
+use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::driver::{DevicePtr, Launch, Source};
+
+const ROWS: &str = include_str!("../../gpu/rows.cu");
+/// Threads of a block that copies rows.
+const COPY_THREADS: u32 = 256;
+
+fn source() -> Source {
+    Source {
+        name: "rows.cu",
+        text: ROWS,
+        defines: Vec::new(),
+    }
+}
+
+/// See gpu/rows.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct GatherArgs {
+    x: DevicePtr,
+    rows: DevicePtr,
+    out: DevicePtr,
+    row_len: u32,
+}
+
+impl GpuDevice {
+    pub(super) fn gather_rows_op(
+        &self,
+        x: &Buffer,
+        row_len: usize,
+        rows: &[usize],
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let list: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+        let rows = self.scratch(Scratch::Lists, size_of_val(&list[..]))?;
+        // SAFETY: scratch memory of this size, and a list that is copied before the call returns.
+        unsafe {
+            self.driver
+                .copy_to_device(rows, list.as_ptr().cast(), size_of_val(&list[..]))
+        };
+        let launch = Launch {
+            grid: [list.len() as u32, 1, 1],
+            threads: COPY_THREADS,
+            shared_bytes: 0,
+        };
+        let args = GatherArgs {
+            x: x.on_gpu().memory.ptr(),
+            rows,
+            out: out.on_gpu().memory.ptr(),
+            row_len: row_len as u32,
+        };
+        self.launch(&source(), "gather_rows", launch, &args)
+    }
+
+    pub(super) fn embed_op(
+        &self,
+        _table: &Matrix,
+        _ids: &[u32],
+        _out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        panic!("not written yet")
+    }
+
+    pub(super) fn top_k_op(&self, _args: TopKArgs<'_>) -> Result<(), DeviceError> {
+        panic!("not written yet")
+    }
+
+    pub(super) fn measure_read_bandwidth(&self) -> Result<f64, DeviceError> {
+        panic!("not written yet")
+    }
+}

@@ -43,7 +43,11 @@ constexpr u32 LANES = 32;
 #define __shared__ __attribute__((shared))
 #endif
 
+#if ON_HIP
+#define DEVICE static __device__ __attribute__((always_inline))
+#else
 #define DEVICE __device__ __forceinline__
+#endif
 #define SHARED __shared__
 // Dynamic shared memory of the launch, 16-byte aligned.
 #define DYNAMIC_SHARED(name) extern __shared__ Vec4u name##_storage[]; u8* name = reinterpret_cast<u8*>(name##_storage)

@@ -71,8 +71,9 @@ fn target(args: &ModelArgs, tokens: &Path, features: &[usize], out: &Path) -> Re
             capture_layers: features.to_vec(),
         })?;
         logits.extend(output.logits);
-        for (all, (_, rows)) in hidden.iter_mut().zip(output.hidden) {
-            all.extend(rows);
+        let rows = model.features(0..piece.len());
+        for (part, row) in rows.chunks_exact(model.config().hidden_size).enumerate() {
+            hidden[part % features.len()].extend_from_slice(row);
         }
     }
     let mut tensors = HashMap::new();

@@ -344,6 +344,36 @@ pub struct KvCommitArgs<'a> {
     pub path: &'a [usize],
 }
 
+/// Copies rows into columns of wider rows: `out[i, first_column + j] = x[i, j]`.
+#[derive(Debug)]
+pub struct StoreColumnsArgs<'a> {
+    /// N.
+    pub num_rows: usize,
+    /// \[N, row_len\].
+    pub x: &'a Buffer,
+    /// Values of a row of `x`.
+    pub row_len: usize,
+    /// \[N, out_len\].
+    pub out: &'a mut Buffer,
+    /// Values of a row of `out`.
+    pub out_len: usize,
+    /// Where the columns begin.
+    pub first_column: usize,
+}
+
+/// A forward pass over a batch, as far as a device can know it before its operations are called.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Ids that are embedded.
+    pub tokens: &'a [u32],
+    /// The segments that all operations of the step get.
+    pub segments: &'a [Segment<'a>],
+    /// What they say of visibility.
+    pub visibility: Visibility,
+    /// What else decides which operations are called, and with which buffers.
+    pub variant: &'a dyn fmt::Debug,
+}
+
 /// The likeliest ids of rows of logits, the likeliest first, equal logits in order of id.
 #[derive(Debug)]
 pub struct TopKArgs<'a> {
@@ -502,6 +532,16 @@ pub trait Device: Send + Sync {
 
     /// `out[i] = table[ids[i]]`.
     fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer);
+
+    /// Calls `work`, which calls operations of this device: always the same, with the same buffers, for steps with the same
+    /// variant and shapes. A device may record them and, the next time, repeat what it recorded instead of calling `work`.
+    fn step(&self, step: &Step<'_>, work: &mut dyn FnMut()) {
+        let _ = step;
+        work();
+    }
+
+    /// See [`StoreColumnsArgs`].
+    fn store_columns(&self, args: StoreColumnsArgs<'_>);
 
     /// See [`LinearArgs`].
     fn linear(&self, args: LinearArgs<'_, '_>);

@@ -16,8 +16,8 @@ pub use crate::cpu::{CpuDevice, Tier};
 pub use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device,
     GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvLayer, KvType, LinearArgs, Matrix,
-    MatrixSource, Norm, PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment, TopKArgs,
-    Visibility, Window,
+    MatrixSource, Norm, PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment, Step,
+    StoreColumnsArgs, TopKArgs, Visibility, Window,
 };
 pub use crate::error::DeviceError;
 pub use crate::gpu::{DeviceFacts, GpuDevice};

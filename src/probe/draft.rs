@@ -44,11 +44,11 @@ pub(crate) fn run(args: &ProbeDraftArgs) -> Result<()> {
             advance: true,
             logits: LogitsWanted::None,
         };
-        let output = target.forward(&Batch {
+        target.forward(&Batch {
             segments: vec![segment],
             capture_layers: draft.config().capture_layers.clone(),
         })?;
-        let features = output.features(target.config().hidden_size, 0..piece.len());
+        let features = target.features(0..piece.len());
         draft.append(draft_sequence, &features)?;
     }
     let logits = draft.block_logits(draft_sequence, anchor)?;

@@ -212,11 +212,11 @@ impl Runner {
         let rows = place.first..place.first + share.rows;
         let position = sequence.fed();
         self.speculator
-            .keep_features(sequence, output, position, rows);
+            .keep_features(sequence, &mut self.model, position, rows);
         let was_decoding = sequence.is_decoding();
         let prompt_tokens = sequence.advance(share.rows);
-        if let Some(logits) = output.logits_of(place.segment, share.rows - 1) {
-            sequence.extend(logits, &mut self.chooser);
+        if let Some(answer) = output.answer(place.segment, share.rows - 1) {
+            sequence.extend(answer, &mut self.chooser);
         }
         if was_decoding {
             self.speculator.note_plain(sequence, elapsed);
@@ -239,7 +239,7 @@ impl Runner {
         let sequence = &mut self.running[share.sequence];
         let chooser = &mut self.chooser;
         let path = accepted_path(tree, |node| {
-            sequence.extend(output.logits_of(place.segment, node)?, chooser)
+            sequence.extend(output.answer(place.segment, node)?, chooser)
         });
         // What has ended needs no state.
         if sequence.ending().is_none()
@@ -251,7 +251,7 @@ impl Runner {
         let rows = path.iter().map(|node| place.first + node);
         let position = sequence.fed();
         self.speculator
-            .keep_features(sequence, output, position, rows);
+            .keep_features(sequence, &mut self.model, position, rows);
         sequence.advance(path.len());
         let accepted = path.len() - 1;
         self.speculator.note_round(sequence, tree, accepted);

@@ -1,7 +1,7 @@
 //! One running request.
 
 use generation::{FinishReason, GenerateError, GenerateEvent, GenerateRequest, Timings, Token};
-use models::{BatchSegment, LogitsWanted, SequenceId};
+use models::{Answer, BatchSegment, LogitsWanted, SequenceId};
 use sampling::Sampler;
 
 use crate::choice::Chooser;
@@ -155,7 +155,11 @@ impl Sequence {
                 tokens: [&[self.anchor().1], tree.tokens()].concat(),
                 parents: tree.parents().to_vec(),
                 advance: false,
-                logits: LogitsWanted::All,
+                logits: if self.wants_best() {
+                    LogitsWanted::AllBest
+                } else {
+                    LogitsWanted::All
+                },
             };
         }
         let end = self.fed + rows;
@@ -164,12 +168,22 @@ impl Sequence {
             tokens: self.tokens[self.fed..end].to_vec(),
             parents: Vec::new(),
             advance: true,
-            logits: if end == self.tokens.len() {
-                LogitsWanted::Last
-            } else {
-                LogitsWanted::None
+            logits: match (end == self.tokens.len(), self.wants_best()) {
+                (false, _) => LogitsWanted::None,
+                (true, false) => LogitsWanted::Last,
+                (true, true) => LogitsWanted::LastBest,
             },
         }
+    }
+
+    /// Whether the likeliest token is all that it needs to know.
+    fn wants_best(&self) -> bool {
+        let generated = self.tokens.len() - self.prompt_len;
+        self.fingerprints.is_none()
+            && !self.request.logprobs
+            && self.request.top_logprobs == 0
+            && generated >= self.request.min_tokens as usize
+            && self.request.sampling.is_argmax()
     }
 
     /// Leading tokens that the model has seen.
@@ -184,14 +198,23 @@ impl Sequence {
         prompt_tokens
     }
 
-    /// Chooses the token that `logits` (\[vocab\]) ask for. `None`: it is the last one.
-    pub(crate) fn extend(&mut self, logits: &[f32], chooser: &mut Chooser) -> Option<u32> {
+    /// Chooses the token that `answer` asks for. `None`: it is the last one.
+    pub(crate) fn extend(&mut self, answer: Answer<'_>, chooser: &mut Chooser) -> Option<u32> {
         let generated = &self.tokens[self.prompt_len..];
-        let token = chooser.choose(&self.request, &self.sampler, logits, generated);
+        let token = match answer {
+            Answer::Best(id) => Token {
+                id,
+                logprob: 0.0,
+                top: Vec::new(),
+            },
+            Answer::Logits(logits) => {
+                if let Some(kept) = &mut self.fingerprints {
+                    kept.push(fingerprint(logits));
+                }
+                chooser.choose(&self.request, &self.sampler, logits, generated)
+            }
+        };
         let id = token.id;
-        if let Some(kept) = &mut self.fingerprints {
-            kept.push(fingerprint(logits));
-        }
         self.clock.token();
         self.tokens.push(id);
         self.unsent.push(token);

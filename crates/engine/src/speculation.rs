@@ -8,7 +8,7 @@ mod features;
 use std::time::{Duration, Instant};
 
 use generation::{SpeculationConfig, SpeculationMode};
-use models::Output;
+use models::Model;
 use speculative::{DraftTree, Planner};
 
 use drafting::us;
@@ -279,13 +279,13 @@ impl Speculator {
     pub fn keep_features(
         &self,
         sequence: &mut Sequence,
-        output: &Output,
+        model: &mut Model,
         position: usize,
         rows: impl Iterator<Item = usize>,
     ) {
         // A sequence that takes no draft needs none kept.
         if !self.capture_layers.is_empty() && sequence.drafting.max_nodes > 0 {
-            let features = output.features(self.hidden_size, rows);
+            let features = model.features(rows);
             sequence.drafting.keep(&features, position, self.row_len);
         }
     }

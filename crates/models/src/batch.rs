@@ -12,6 +12,26 @@ pub enum LogitsWanted {
     Last,
     /// Every row.
     All,
+    /// Of the last row only the likeliest token.
+    LastBest,
+    /// Of every row only the likeliest token.
+    AllBest,
+}
+
+impl LogitsWanted {
+    /// The first row that is wanted, of `rows`.
+    pub(crate) fn first(self, rows: usize) -> usize {
+        match self {
+            Self::None => rows,
+            Self::Last | Self::LastBest => rows - 1,
+            Self::All | Self::AllBest => 0,
+        }
+    }
+
+    /// Whether the likeliest token is all that is wanted.
+    pub(crate) fn is_best(self) -> bool {
+        matches!(self, Self::LastBest | Self::AllBest)
+    }
 }
 
 /// Nodes of one sequence.
@@ -35,7 +55,7 @@ pub struct BatchSegment {
 pub struct Batch {
     /// The segments; their rows follow one another.
     pub segments: Vec<BatchSegment>,
-    /// Layers whose output (residual stream, not normalised) is wanted for all rows.
+    /// Layers whose output (residual stream, not normalised) is kept for all rows: see [`crate::Model::features`].
     pub capture_layers: Vec<usize>,
 }
 
@@ -55,23 +75,20 @@ pub struct Output {
     pub logits: Vec<f32>,
     /// Origin of each row of `logits`, in batch order.
     pub rows: Vec<LogitsRow>,
-    /// Layer and its output \[N, E\], in the order of `capture_layers`.
-    pub hidden: Vec<(usize, Vec<f32>)>,
+    /// The likeliest tokens, where no more was wanted: the lowest id of the largest logit.
+    pub best: Vec<(LogitsRow, u32)>,
+}
+
+/// What is known of the token after a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Answer<'a> {
+    /// All logits, \[vocab\].
+    Logits(&'a [f32]),
+    /// The likeliest token.
+    Best(u32),
 }
 
 impl Output {
-    /// Features \[rows, layers E\] of rows of the batch, as a draft reads them: what was captured of a row side by side.
-    #[must_use]
-    pub fn features(&self, hidden_size: usize, rows: impl IntoIterator<Item = usize>) -> Vec<f32> {
-        let mut features = Vec::new();
-        for row in rows {
-            for (_, values) in &self.hidden {
-                features.extend_from_slice(&values[row * hidden_size..][..hidden_size]);
-            }
-        }
-        features
-    }
-
     /// Logits \[vocab\] of a node, where they were wanted.
     #[must_use]
     pub fn logits_of(&self, segment: usize, node: usize) -> Option<&[f32]> {
@@ -81,5 +98,16 @@ impl Output {
             .position(|r| *r == LogitsRow { segment, node })?;
         let vocab = self.logits.len() / self.rows.len();
         self.logits.get(row * vocab..(row + 1) * vocab)
+    }
+
+    /// What was wanted of a node.
+    #[must_use]
+    pub fn answer(&self, segment: usize, node: usize) -> Option<Answer<'_>> {
+        let origin = LogitsRow { segment, node };
+        let best = self.best.iter().find(|(row, _)| *row == origin);
+        match best {
+            Some((_, token)) => Some(Answer::Best(*token)),
+            None => self.logits_of(segment, node).map(Answer::Logits),
+        }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use kernels::{Buffer, Device, DeviceError, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection};
+use kernels::{
+    Buffer, Device, DeviceError, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection, Step,
+    StoreColumnsArgs, TopKArgs, Visibility,
+};
 use kv_cache::{Cache, LayerMut};
 
 use crate::attention::{Attention, Rope};
@@ -10,7 +13,7 @@ use crate::batch::Output;
 use crate::delta_net::{DeltaNet, RecurrentRows};
 use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
-use crate::memory::HEAD_ROWS;
+use crate::memory::{HEAD_ROWS, next_instance};
 use crate::plan::Plan;
 use crate::weights::WeightLoader;
 
@@ -117,6 +120,20 @@ pub(crate) struct Decoder {
     passing: Option<RecurrentRows>,
     /// The same for every DeltaNet layer by its number, kept for a commit; made when first needed.
     kept: HashMap<usize, RecurrentRows>,
+    features: Features,
+    /// Of the buffers.
+    instance: u64,
+}
+
+/// Outputs of captured layers of the last batch.
+#[derive(Debug, Default)]
+struct Features {
+    /// \[max_rows, layers, E\]; made when first needed.
+    all: Buffer,
+    /// Rows on their way to the host.
+    picked: Buffer,
+    /// Values of a row: layers E.
+    row_len: usize,
 }
 
 impl Decoder {
@@ -156,7 +173,45 @@ impl Decoder {
                 .map(|shape| RecurrentRows::new(device, shape, max_rows))
                 .transpose()?,
             kept: HashMap::new(),
+            features: Features::default(),
+            instance: next_instance(),
         })
+    }
+
+    /// Makes room for what `layers` captured layers give.
+    pub(crate) fn keep_features(
+        &mut self,
+        device: &dyn Device,
+        config: &ModelConfig,
+        layers: usize,
+    ) -> Result<(), DeviceError> {
+        self.features.row_len = layers * config.hidden_size;
+        let len = self.max_rows * self.features.row_len;
+        if self.features.all.len() < len {
+            self.features.all = device.zeros(len)?;
+            self.features.picked = device.zeros(len)?;
+            self.instance = next_instance();
+        }
+        Ok(())
+    }
+
+    /// Features of rows of the last batch, \[rows, layers E\].
+    pub(crate) fn features(&mut self, device: &dyn Device, rows: &[usize]) -> Vec<f32> {
+        let Features {
+            all,
+            picked,
+            row_len,
+        } = &mut self.features;
+        let mut values = vec![0.0; rows.len() * *row_len];
+        let is_run = rows.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        match rows.first() {
+            Some(first) if is_run => device.read(all, first * *row_len, &mut values),
+            _ => {
+                device.gather_rows(all, *row_len, rows, picked);
+                device.read(picked, 0, &mut values);
+            }
+        }
+        values
     }
 
     /// Makes the buffers that a commit replays from.
@@ -186,54 +241,95 @@ impl Decoder {
         let num_rows = plan.tokens.len();
         let verifies = plan.verifies();
         let segments = plan.device_segments();
-        let s = &mut self.scratch;
-        let mut captured = HashMap::new();
-        device.embed(&self.embedding, &plan.tokens, &mut s.h);
-        for (number, layer) in self.layers.iter().enumerate() {
-            let norm = Norm {
-                gamma: &layer.mixer_norm,
-                eps: config.norm_eps,
-            };
-            match (&layer.mixer, cache.layer_mut(number)) {
-                (Mixer::Attention(mixer), Some(LayerMut::Attention(kv))) => {
-                    mixer.forward(device, config, norm, &self.rope, kv, &segments, num_rows, s);
-                }
-                (Mixer::DeltaNet(mixer), Some(LayerMut::DeltaNet(state))) => {
-                    let rows = if verifies {
-                        self.kept.get_mut(&number)
-                    } else {
-                        self.passing.as_mut()
-                    };
-                    if let Some(rows) = rows {
-                        mixer.forward(device, config, norm, rows, state, &segments, num_rows, s);
+        let Self {
+            embedding,
+            layers,
+            rope,
+            scratch: s,
+            passing,
+            kept,
+            features,
+            ..
+        } = self;
+        let step = Step {
+            tokens: &plan.tokens,
+            segments: &segments,
+            visibility: Visibility::Ancestors,
+            variant: &(self.instance, verifies, capture_layers),
+        };
+        device.step(&step, &mut || {
+            device.embed(embedding, &plan.tokens, &mut s.h);
+            for (number, layer) in layers.iter().enumerate() {
+                let norm = Norm {
+                    gamma: &layer.mixer_norm,
+                    eps: config.norm_eps,
+                };
+                match (&layer.mixer, cache.layer_mut(number)) {
+                    (Mixer::Attention(mixer), Some(LayerMut::Attention(kv))) => {
+                        mixer.forward(device, config, norm, rope, kv, &segments, num_rows, s);
                     }
+                    (Mixer::DeltaNet(mixer), Some(LayerMut::DeltaNet(state))) => {
+                        let rows = if verifies {
+                            kept.get_mut(&number)
+                        } else {
+                            passing.as_mut()
+                        };
+                        if let Some(rows) = rows {
+                            mixer
+                                .forward(device, config, norm, rows, state, &segments, num_rows, s);
+                        }
+                    }
+                    _ => unreachable!("cache and graph are made from the same layer kinds"),
                 }
-                _ => unreachable!("cache and graph are made from the same layer kinds"),
+                feed_forward(device, layer, config.norm_eps, num_rows, s);
+                for tap in (0..capture_layers.len()).filter(|&tap| capture_layers[tap] == number) {
+                    device.store_columns(StoreColumnsArgs {
+                        num_rows,
+                        x: &s.h,
+                        row_len: config.hidden_size,
+                        out: &mut features.all,
+                        out_len: features.row_len,
+                        first_column: tap * config.hidden_size,
+                    });
+                }
             }
-            feed_forward(device, layer, config.norm_eps, num_rows, s);
-            if capture_layers.contains(&number) {
-                let mut rows = vec![0.0; num_rows * config.hidden_size];
-                device.read(&s.h, 0, &mut rows);
-                captured.insert(number, rows);
-            }
-        }
-        Output {
-            logits: self.logits(device, config, &plan.wanted_rows),
+        });
+        let mut output = Output {
+            logits: vec![0.0; plan.wanted_rows.len() * config.vocab_size],
             rows: plan.wanted.clone(),
-            hidden: capture_layers
-                .iter()
-                .filter_map(|layer| captured.get(layer).map(|rows| (*layer, rows.clone())))
-                .collect(),
-        }
+            best: Vec::new(),
+        };
+        let values = &mut output.logits;
+        self.head(device, config, &plan.wanted_rows, |logits, first, rows| {
+            let values = &mut values[first * config.vocab_size..][..rows * config.vocab_size];
+            device.read(logits, 0, values);
+        });
+        let mut best = vec![0; plan.best_rows.len()];
+        self.head(device, config, &plan.best_rows, |logits, first, rows| {
+            device.top_k(TopKArgs {
+                num_rows: rows,
+                vocab_size: config.vocab_size,
+                k: 1,
+                logits,
+                ids: &mut best[first..first + rows],
+                log_probs: &mut vec![0.0; rows],
+            });
+        });
+        output.best = plan.best.iter().copied().zip(best).collect();
+        output
     }
 
-    fn logits(&mut self, device: &dyn Device, config: &ModelConfig, rows: &[usize]) -> Vec<f32> {
+    /// Logits of rows of the batch, at most [`HEAD_ROWS`] at a time, each time handed to `take` with the place of the
+    /// first in `rows` and their number.
+    fn head(
+        &mut self,
+        device: &dyn Device,
+        config: &ModelConfig,
+        rows: &[usize],
+        mut take: impl FnMut(&Buffer, usize, usize),
+    ) {
         let s = &mut self.scratch;
-        let mut logits = vec![0.0; rows.len() * config.vocab_size];
-        for (rows, values) in rows
-            .chunks(HEAD_ROWS)
-            .zip(logits.chunks_mut(HEAD_ROWS * config.vocab_size))
-        {
+        for (first, rows) in (0..).step_by(HEAD_ROWS).zip(rows.chunks(HEAD_ROWS)) {
             device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
             device.linear(LinearArgs {
                 num_rows: rows.len(),
@@ -248,9 +344,8 @@ impl Decoder {
                 }],
                 accumulate: false,
             });
-            device.read(&s.logits, 0, values);
+            take(&s.logits, first, rows.len());
         }
-        logits
     }
 
     /// Makes `path` (nodes of the segment that began at `first_row`) part of a sequence's state.

@@ -21,7 +21,7 @@ mod qwen35;
 mod tensor_file;
 mod weights;
 
-pub use batch::{Batch, BatchSegment, LogitsRow, LogitsWanted, Output};
+pub use batch::{Answer, Batch, BatchSegment, LogitsRow, LogitsWanted, Output};
 pub use dflash::{
     DraftAttention, DraftBlock, DraftConfig, DraftDialect, DraftFile, DraftModel, DraftOptions,
     draft_memory_need, load_draft,

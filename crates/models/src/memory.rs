@@ -1,5 +1,7 @@
 //! Whether a model fits, before anything is allocated.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use gguf::GgufFile;
 use kv_cache::CacheShape;
 
@@ -7,8 +9,14 @@ use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
 use crate::model::{LoadOptions, cache_shape};
 
-/// Rows that the head is applied to at a time.
-pub(crate) const HEAD_ROWS: usize = 32;
+/// Rows that the head is applied to at a time: those of a large tree.
+pub(crate) const HEAD_ROWS: usize = 72;
+
+/// A number that no other set of buffers of this process has: what a device recorded with one set is of no use to another.
+pub(crate) fn next_instance() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// Bytes of activations: see `decoder::Scratch`, and the recurrence's rows, which verification keeps for every layer.
 fn scratch_bytes(config: &ModelConfig, options: &LoadOptions) -> u64 {

@@ -216,6 +216,8 @@ impl Model {
         if plan.verifies() {
             self.decoder.keep_rows(device)?;
         }
+        self.decoder
+            .keep_features(device, &self.config, batch.capture_layers.len())?;
         self.pending.clear();
         let output = self.decoder.forward(
             device,
@@ -237,6 +239,13 @@ impl Model {
             }
         }
         Ok(output)
+    }
+
+    /// Outputs of the captured layers of rows of the last batch, \[rows, layers E\], as a draft reads them: what was
+    /// captured of a row side by side.
+    pub fn features(&mut self, rows: impl IntoIterator<Item = usize>) -> Vec<f32> {
+        let rows: Vec<usize> = rows.into_iter().collect();
+        self.decoder.features(self.device.as_ref(), &rows)
     }
 
     /// Makes the nodes of `path` (root first, may be empty) of the segment verified last part of its sequence.

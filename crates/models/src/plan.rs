@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use kernels::Segment;
 use kv_cache::{Cache, CacheError, SequenceId};
 
-use crate::batch::{Batch, BatchSegment, LogitsRow, LogitsWanted};
+use crate::batch::{Batch, BatchSegment, LogitsRow};
 use crate::error::ModelError;
 use crate::hparams::ModelConfig;
 
@@ -30,6 +30,10 @@ pub(crate) struct Plan {
     pub wanted: Vec<LogitsRow>,
     /// The same as rows of the batch.
     pub wanted_rows: Vec<usize>,
+    /// Origin of each row that only the likeliest token is wanted of.
+    pub best: Vec<LogitsRow>,
+    /// The same as rows of the batch.
+    pub best_rows: Vec<usize>,
 }
 
 impl Plan {
@@ -85,17 +89,17 @@ impl Plan {
     ) -> Result<(), ModelError> {
         let first_row = self.tokens.len();
         let nodes = segment.tokens.len();
-        let first_wanted = match segment.logits {
-            LogitsWanted::None => nodes,
-            LogitsWanted::Last => nodes - 1,
-            LogitsWanted::All => 0,
+        let (origins, rows) = if segment.logits.is_best() {
+            (&mut self.best, &mut self.best_rows)
+        } else {
+            (&mut self.wanted, &mut self.wanted_rows)
         };
-        for node in first_wanted..nodes {
-            self.wanted.push(LogitsRow {
+        for node in segment.logits.first(nodes)..nodes {
+            origins.push(LogitsRow {
                 segment: number,
                 node,
             });
-            self.wanted_rows.push(first_row + node);
+            rows.push(first_row + node);
         }
         self.tokens.extend_from_slice(&segment.tokens);
         self.segments.push(PlannedSegment {

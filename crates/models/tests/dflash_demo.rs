@@ -48,13 +48,13 @@ fn features(device: &Arc<CpuDevice>, tokens: &[u32], layers: &[usize]) -> Vec<f3
     };
     let mut model = load(&file, device.clone(), options, &mut |_| {}).unwrap();
     let sequence = model.create_sequence().unwrap();
-    let output = model
+    model
         .forward(&Batch {
             segments: vec![chain(sequence, tokens)],
             capture_layers: layers.to_vec(),
         })
         .unwrap();
-    output.features(model.config().hidden_size, 0..tokens.len())
+    model.features(0..tokens.len())
 }
 
 fn ids(value: &Value) -> Vec<u32> {

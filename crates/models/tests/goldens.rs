@@ -106,8 +106,10 @@ fn check(folder: &Path, name: &str) -> Vec<String> {
         };
         let output = model.forward(&batch).unwrap();
         logits.extend(output.logits);
-        for (rows, (_, new)) in hidden.iter_mut().zip(output.hidden) {
-            rows.extend(new);
+        let features = model.features(0..tokens.len());
+        let size = model.config().hidden_size;
+        for (part, new) in features.chunks_exact(size).enumerate() {
+            hidden[part % layers.len()].extend_from_slice(new);
         }
     }
 

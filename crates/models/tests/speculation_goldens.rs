@@ -93,15 +93,10 @@ impl Loop {
             capture_layers: self.captures.clone(),
         });
         let output = output.unwrap();
-        let width = self.target.config().hidden_size;
-        let feature = |row: usize| {
-            let part =
-                |(_, values): &(usize, Vec<f32>)| values[row * width..(row + 1) * width].to_vec();
-            output.hidden.iter().flat_map(part).collect()
-        };
         let vocab = self.target.config().vocab_size;
         let logits = output.logits.chunks_exact(vocab).map(<[f32]>::to_vec);
-        (logits.collect(), (0..rows).map(feature).collect())
+        let features = (0..rows).map(|row| self.target.features([row]));
+        (logits.collect(), features.collect())
     }
 
     /// Generates at least `max_new` tokens; `budget`: nodes of a tree, or a chain.

@@ -45,6 +45,17 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Whether the token is the one of the largest logit, whatever was generated before.
+    #[must_use]
+    pub fn is_argmax(&self) -> bool {
+        let has_penalties = self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0;
+        self.temperature == 0.0
+            && self.logit_bias.is_empty()
+            && (self.repetition_window == 0 || !has_penalties)
+    }
+
     /// Says whether every number is inside its range.
     pub fn validate(&self) -> Result<(), SamplingError> {
         let top_p = self.top_p > 0.0 && self.top_p <= 1.0;

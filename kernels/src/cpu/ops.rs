@@ -15,7 +15,8 @@ use crate::cpu::pack::PackedMatrix;
 use crate::cpu::top_k::TopKRow;
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, KvLayer, KvType, LinearArgs, Matrix, MatrixSource, RopeArgs, Segment, TopKArgs,
+    KvCommitArgs, KvLayer, KvType, LinearArgs, Matrix, MatrixSource, RopeArgs, Segment,
+    StoreColumnsArgs, TopKArgs,
 };
 use crate::error::DeviceError;
 
@@ -181,6 +182,19 @@ impl Device for CpuDevice {
     fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
         for (row, out) in rows.iter().zip(out.host_mut().chunks_exact_mut(row_len)) {
             out.copy_from_slice(&x.host()[row * row_len..][..row_len]);
+        }
+    }
+
+    fn store_columns(&self, args: StoreColumnsArgs<'_>) {
+        let (len, out_len) = (args.row_len, args.out_len);
+        assert!(
+            args.first_column + len <= out_len,
+            "store_columns: rows are too wide"
+        );
+        let rows = args.x.host().chunks_exact(len);
+        let outs = args.out.host_mut().chunks_exact_mut(out_len);
+        for (row, out) in rows.zip(outs).take(args.num_rows) {
+            out[args.first_column..][..len].copy_from_slice(row);
         }
     }
 

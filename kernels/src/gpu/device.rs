@@ -9,7 +9,8 @@ use half::slice::HalfFloatSliceExt;
 use crate::buffer::Buffer;
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Segment, TopKArgs, Visibility,
+    KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Segment, StoreColumnsArgs, TopKArgs,
+    Visibility,
 };
 use crate::error::DeviceError;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
@@ -207,6 +208,10 @@ impl Device for GpuDevice {
 
     fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
         self.note(self.gather_rows_op(x, row_len, rows, out));
+    }
+
+    fn store_columns(&self, args: StoreColumnsArgs<'_>) {
+        self.note(self.store_columns_op(args));
     }
 
     fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {

@@ -1,7 +1,7 @@
 //! What is done to whole rows: embedding, gathering, the likeliest ids, and the memory's speed.
 
 use crate::buffer::Buffer;
-use crate::device::{Matrix, TopKArgs};
+use crate::device::{Matrix, StoreColumnsArgs, TopKArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
@@ -28,7 +28,34 @@ struct GatherArgs {
     row_len: u32,
 }
 
+/// See gpu/rows.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ColumnsArgs {
+    x: DevicePtr,
+    out: DevicePtr,
+    row_len: u32,
+    out_len: u32,
+    first_column: u32,
+}
+
 impl GpuDevice {
+    pub(super) fn store_columns_op(&self, args: StoreColumnsArgs<'_>) -> Result<(), DeviceError> {
+        let launch = Launch {
+            grid: [args.num_rows as u32, 1, 1],
+            threads: COPY_THREADS,
+            shared_bytes: 0,
+        };
+        let columns = ColumnsArgs {
+            x: args.x.on_gpu().memory.ptr(),
+            out: args.out.on_gpu().memory.ptr(),
+            row_len: args.row_len as u32,
+            out_len: args.out_len as u32,
+            first_column: args.first_column as u32,
+        };
+        self.launch(&source(), "store_columns", launch, &columns)
+    }
+
     pub(super) fn gather_rows_op(
         &self,
         x: &Buffer,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use kernels::{
     AttentionArgs, Buffer, CpuDevice, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError,
     GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
-    TopKArgs,
+    StoreColumnsArgs, TopKArgs,
 };
 
 #[derive(Debug, Default)]
@@ -118,6 +118,14 @@ impl Device for GatedDevice {
 
     fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError> {
         self.inner.kv_zeros(len, kv_type)
+    }
+
+    fn finish(&self) -> Result<(), DeviceError> {
+        self.inner.finish()
+    }
+
+    fn store_columns(&self, args: StoreColumnsArgs<'_>) {
+        self.inner.store_columns(args);
     }
 
     fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {

@@ -3,7 +3,7 @@
 
 use kernels::{
     AttentionArgs, Buffer, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvLayer, LinearArgs,
-    Matrix, Norm, Projection, RopeArgs, RopeStyle, Segment, TopKArgs, Visibility,
+    Matrix, Norm, Projection, RopeArgs, RopeStyle, Segment, Step, TopKArgs, Visibility,
 };
 use kv_cache::{Cache, LayerMut};
 
@@ -11,7 +11,7 @@ use crate::dflash::config::DraftConfig;
 use crate::dflash::scratch::{Rows, Scratch};
 use crate::dflash::weights::{Layer, TargetEnds};
 use crate::error::ModelError;
-use crate::memory::HEAD_ROWS;
+use crate::memory::{HEAD_ROWS, next_instance};
 use crate::weights::WeightLoader;
 
 /// Weights and activations of a draft.
@@ -24,6 +24,7 @@ pub(crate) struct Graph {
     output_norm: Buffer,
     inv_freq: Vec<f32>,
     scratch: Scratch,
+    instance: u64,
 }
 
 impl Graph {
@@ -45,6 +46,7 @@ impl Graph {
             output_norm: weights.buffer(dialect.output_norm(), &[e])?,
             inv_freq: config.inverse_frequencies(),
             scratch: Scratch::new(device, config, rows)?,
+            instance: next_instance(),
         })
     }
 
@@ -59,55 +61,70 @@ impl Graph {
         features: &[f32],
     ) {
         let num_rows = segment.parents.len();
-        let s = &mut self.scratch;
+        let Self {
+            fc,
+            hidden_norm,
+            layers,
+            inv_freq,
+            scratch: s,
+            ..
+        } = self;
         device.write(&mut s.features, 0, features);
-        device.linear(LinearArgs {
-            num_rows,
-            x: &s.features,
-            norm: None,
-            projections: &mut [Projection {
-                weight: &self.fc,
-                out: &mut s.h,
-            }],
-            accumulate: false,
-        });
-        for (number, layer) in self.layers.iter().enumerate() {
+        let step = Step {
+            tokens: &[],
+            segments: std::slice::from_ref(segment),
+            visibility: Visibility::All,
+            variant: &("draft context", self.instance),
+        };
+        device.step(&step, &mut || {
             device.linear(LinearArgs {
                 num_rows,
-                x: &s.h,
-                norm: Some(Norm {
-                    gamma: &self.hidden_norm,
-                    eps: config.norm_eps,
-                }),
-                projections: &mut [
-                    Projection {
-                        weight: &layer.k,
-                        out: &mut s.k,
-                    },
-                    Projection {
-                        weight: &layer.v,
-                        out: &mut s.v,
-                    },
-                ],
+                x: &s.features,
+                norm: None,
+                projections: &mut [Projection {
+                    weight: fc,
+                    out: &mut s.h,
+                }],
                 accumulate: false,
             });
-            device.kv_append(KvAppendArgs {
-                num_kv_heads: config.num_kv_heads,
-                head_dim: config.head_dim,
-                k: &mut s.k,
-                v: &s.v,
-                k_norm: Some(Norm {
-                    gamma: &layer.k_norm,
-                    eps: config.norm_eps,
-                }),
-                rope: RopeArgs {
-                    style: RopeStyle::Neox,
-                    inv_freq: &self.inv_freq,
-                },
-                cache: kv_layer(cache, number),
-                segments: std::slice::from_ref(segment),
-            });
-        }
+            for (number, layer) in layers.iter().enumerate() {
+                device.linear(LinearArgs {
+                    num_rows,
+                    x: &s.h,
+                    norm: Some(Norm {
+                        gamma: hidden_norm,
+                        eps: config.norm_eps,
+                    }),
+                    projections: &mut [
+                        Projection {
+                            weight: &layer.k,
+                            out: &mut s.k,
+                        },
+                        Projection {
+                            weight: &layer.v,
+                            out: &mut s.v,
+                        },
+                    ],
+                    accumulate: false,
+                });
+                device.kv_append(KvAppendArgs {
+                    num_kv_heads: config.num_kv_heads,
+                    head_dim: config.head_dim,
+                    k: &mut s.k,
+                    v: &s.v,
+                    k_norm: Some(Norm {
+                        gamma: &layer.k_norm,
+                        eps: config.norm_eps,
+                    }),
+                    rope: RopeArgs {
+                        style: RopeStyle::Neox,
+                        inv_freq: inv_freq,
+                    },
+                    cache: kv_layer(cache, number),
+                    segments: std::slice::from_ref(segment),
+                });
+            }
+        });
     }
 
     /// Residual stream of whole draft blocks, one a segment; their keys and values are scratch after the contexts.
@@ -120,70 +137,84 @@ impl Graph {
         tokens: &[u32],
     ) {
         let num_rows = tokens.len();
-        let s = &mut self.scratch;
         let eps = config.norm_eps;
-        device.embed(&self.ends.embedding, tokens, &mut s.h);
-        for (number, layer) in self.layers.iter().enumerate() {
-            device.linear(LinearArgs {
-                num_rows,
-                x: &s.h,
-                norm: Some(Norm {
-                    gamma: &layer.input_norm,
-                    eps,
-                }),
-                projections: &mut [
-                    Projection {
-                        weight: &layer.q,
-                        out: &mut s.q,
+        let Self {
+            ends,
+            layers,
+            inv_freq,
+            scratch: s,
+            ..
+        } = self;
+        let step = Step {
+            tokens,
+            segments,
+            visibility: Visibility::All,
+            variant: &("draft block", self.instance),
+        };
+        device.step(&step, &mut || {
+            device.embed(&ends.embedding, tokens, &mut s.h);
+            for (number, layer) in layers.iter().enumerate() {
+                device.linear(LinearArgs {
+                    num_rows,
+                    x: &s.h,
+                    norm: Some(Norm {
+                        gamma: &layer.input_norm,
+                        eps,
+                    }),
+                    projections: &mut [
+                        Projection {
+                            weight: &layer.q,
+                            out: &mut s.q,
+                        },
+                        Projection {
+                            weight: &layer.k,
+                            out: &mut s.k,
+                        },
+                        Projection {
+                            weight: &layer.v,
+                            out: &mut s.v,
+                        },
+                    ],
+                    accumulate: false,
+                });
+                device.attention(AttentionArgs {
+                    num_heads: config.num_heads,
+                    num_kv_heads: config.num_kv_heads,
+                    head_dim: config.head_dim,
+                    q: &mut s.q,
+                    gated: false,
+                    k: &mut s.k,
+                    v: &s.v,
+                    head_norm: Some(HeadNorm {
+                        q_gamma: &layer.q_norm,
+                        k_gamma: &layer.k_norm,
+                        eps,
+                    }),
+                    rope: RopeArgs {
+                        style: RopeStyle::Neox,
+                        inv_freq: inv_freq,
                     },
-                    Projection {
-                        weight: &layer.k,
-                        out: &mut s.k,
-                    },
-                    Projection {
-                        weight: &layer.v,
-                        out: &mut s.v,
-                    },
-                ],
-                accumulate: false,
-            });
-            device.attention(AttentionArgs {
-                num_heads: config.num_heads,
-                num_kv_heads: config.num_kv_heads,
-                head_dim: config.head_dim,
-                q: &mut s.q,
-                gated: false,
-                k: &mut s.k,
-                v: &s.v,
-                head_norm: Some(HeadNorm {
-                    q_gamma: &layer.q_norm,
-                    k_gamma: &layer.k_norm,
-                    eps,
-                }),
-                rope: RopeArgs {
-                    style: RopeStyle::Neox,
-                    inv_freq: &self.inv_freq,
-                },
-                cache: kv_layer(cache, number),
-                segments,
-                visibility: Visibility::All,
-                window: layer.attention.window(),
-                out: &mut s.mixed,
-            });
-            add(device, num_rows, &s.mixed, &layer.output, &mut s.h);
-            device.gated_linear(GatedLinearArgs {
-                num_rows,
-                x: &s.h,
-                norm: Some(Norm {
-                    gamma: &layer.ffn_norm,
-                    eps,
-                }),
-                gate: &layer.gate,
-                up: &layer.up,
-                out: &mut s.ffn,
-            });
-            add(device, num_rows, &s.ffn, &layer.down, &mut s.h);
-        }
+                    cache: kv_layer(cache, number),
+                    segments,
+                    visibility: Visibility::All,
+                    window: layer.attention.window(),
+                    out: &mut s.mixed,
+                });
+                add(device, num_rows, &s.mixed, &layer.output, &mut s.h);
+                device.gated_linear(GatedLinearArgs {
+                    num_rows,
+                    x: &s.h,
+                    norm: Some(Norm {
+                        gamma: &layer.ffn_norm,
+                        eps,
+                    }),
+                    gate: &layer.gate,
+                    up: &layer.up,
+                    out: &mut s.ffn,
+                });
+                add(device, num_rows, &s.ffn, &layer.down, &mut s.h);
+            }
+        });
     }
 
     /// Logits of rows of the last [`Graph::blocks`], at most [`HEAD_ROWS`] at a time, each time handed to `take` with the

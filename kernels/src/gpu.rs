@@ -16,6 +16,7 @@ mod matrix;
 mod memory;
 mod modules;
 mod rows;
+mod steps;
 mod tables;
 
 pub use device::GpuDevice;

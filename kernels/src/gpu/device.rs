@@ -1,6 +1,7 @@
 //! [`Device`] for GPUs: memory, tables, launches; the operations are in files of their own.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use half::f16;
@@ -9,14 +10,15 @@ use half::slice::HalfFloatSliceExt;
 use crate::buffer::Buffer;
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Segment, StoreColumnsArgs, TopKArgs,
-    Visibility,
+    KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs,
+    TopKArgs, Visibility,
 };
 use crate::error::DeviceError;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
+use crate::gpu::steps::{Next, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 
 /// Values of a buffer on a GPU.
@@ -35,6 +37,11 @@ pub struct GpuDevice {
     tables: Mutex<DeviceTables>,
     /// Memory that operations use between their kernels; grows to what the largest one needed.
     scratch: Mutex<Vec<DeviceMemory>>,
+    /// Counts the times that scratch memory or tables moved.
+    moves: AtomicU64,
+    steps: Mutex<Steps>,
+    /// Ids of the running step on the device.
+    ids: Mutex<DeviceIds>,
     /// The first thing that went wrong in an operation, which has no way to say so.
     fault: OnceLock<DeviceError>,
 }
@@ -70,6 +77,12 @@ impl GpuDevice {
             modules: Modules::new(Arc::clone(&driver)),
             tables: Mutex::new(DeviceTables::new(&driver)?),
             scratch: Mutex::new(scratch.collect::<Result<_, _>>()?),
+            moves: AtomicU64::new(0),
+            steps: Mutex::new(Steps::new(Arc::clone(&driver))),
+            ids: Mutex::new(DeviceIds {
+                memory: DeviceMemory::new(&driver, 0)?,
+                host: Vec::new(),
+            }),
             fault: OnceLock::new(),
             driver,
         })
@@ -108,8 +121,60 @@ impl GpuDevice {
         visibility: Visibility,
     ) -> Result<Staged<'_>, DeviceError> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = tables.ptrs();
         let ptrs = tables.set(&self.driver, HostTables::new(segments, visibility))?;
+        if ptrs != before {
+            self.moves.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(Staged { ptrs, tables })
+    }
+
+    /// Ids on the device, uploaded unless they are the last ones.
+    pub(super) fn ids(&self, ids: &[u32]) -> Result<DevicePtr, DeviceError> {
+        let mut there = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = size_of_val(ids);
+        if there.memory.bytes() < bytes {
+            there.memory = DeviceMemory::new(&self.driver, bytes.next_power_of_two().max(4096))?;
+            there.host.clear();
+            self.moves.fetch_add(1, Ordering::Relaxed);
+        }
+        if there.host != ids {
+            there.memory.write(0, bytemuck::cast_slice(ids));
+            there.host = ids.to_vec();
+        }
+        Ok(there.memory.ptr())
+    }
+
+    /// Runs a step, or repeats the recording of one like it.
+    fn run_step(&self, step: &Step<'_>, work: &mut dyn FnMut()) -> Result<(), DeviceError> {
+        let most_seen = self
+            .tables(step.segments, step.visibility)?
+            .host()
+            .most_seen();
+        self.ids(step.tokens)?;
+        let Some(shape) = Shape::of(step, most_seen) else {
+            work();
+            return Ok(());
+        };
+        let moves = self.moves.load(Ordering::Relaxed);
+        match self.steps().next(&shape, moves) {
+            Next::Run => work(),
+            Next::Record if self.driver.begin_capture() => {
+                work();
+                let graph = self.driver.end_capture()?;
+                self.steps().put(&shape, moves, Some(graph));
+                // SAFETY: what its launches point to has just been passed to them, and lives as long as nothing moves.
+                unsafe { self.driver.launch_graph(graph) };
+            }
+            Next::Record => work(),
+            // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
+            Next::Replay(graph) => unsafe { self.driver.launch_graph(graph) },
+        }
+        Ok(())
+    }
+
+    fn steps(&self) -> MutexGuard<'_, Steps> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// At least `bytes` of scratch memory, with unknown contents.
@@ -118,6 +183,7 @@ impl GpuDevice {
         let memory = &mut scratch[which as usize];
         if memory.bytes() < bytes {
             *memory = DeviceMemory::new(&self.driver, bytes.next_power_of_two())?;
+            self.moves.fetch_add(1, Ordering::Relaxed);
         }
         Ok(memory.ptr())
     }
@@ -129,6 +195,13 @@ impl GpuDevice {
             let _ = self.fault.set(error);
         }
     }
+}
+
+/// Ids on the device.
+#[derive(Debug)]
+struct DeviceIds {
+    memory: DeviceMemory,
+    host: Vec<u32>,
 }
 
 /// Tables on the device and on the host; no others are put there as long as this lives.
@@ -204,6 +277,10 @@ impl Device for GpuDevice {
                 what: fault.to_string(),
             }),
         }
+    }
+
+    fn step(&self, step: &Step<'_>, work: &mut dyn FnMut()) {
+        self.note(self.run_step(step, work));
     }
 
     fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {

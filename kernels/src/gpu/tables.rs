@@ -243,7 +243,7 @@ impl DeviceTables {
         })
     }
 
-    fn ptrs(&self) -> TablePtrs {
+    pub(crate) fn ptrs(&self) -> TablePtrs {
         let [rows, segments, pages, paths, steps] =
             self.offsets().map(|at| self.memory.ptr().add(at));
         TablePtrs {

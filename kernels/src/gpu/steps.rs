@@ -1,0 +1,130 @@
+//! Whole steps as graphs: the second time that a step of one shape comes, its launches are recorded; from then on one call
+//! repeats them all. What differs from step to step lies in the tables and the list of ids, which are uploaded before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::device::{Step, Visibility};
+use crate::gpu::driver::{Driver, Graph};
+
+/// Steps of more rows take so long that their launches do not show.
+const MAX_ROWS: usize = 160;
+/// Recordings kept; a step in each bucket of context length and tree size, and room for company.
+const MAX_RECORDINGS: usize = 96;
+
+/// What decides about launches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    variant: String,
+    /// Rows of each segment, and whether states move along.
+    segments: Vec<(usize, bool)>,
+    sees_all: bool,
+    /// Bucket of the context length.
+    most_seen: usize,
+}
+
+impl Shape {
+    /// `None` for a step that is not worth a recording.
+    pub(super) fn of(step: &Step<'_>, most_seen: usize) -> Option<Self> {
+        let rows = |s: &crate::device::Segment<'_>| s.parents.len();
+        (step.segments.iter().map(rows).sum::<usize>() <= MAX_ROWS).then(|| Self {
+            variant: format!("{:?}", step.variant),
+            segments: step.segments.iter().map(|s| (rows(s), s.advance)).collect(),
+            sees_all: step.visibility == Visibility::All,
+            most_seen: seen_bucket(most_seen),
+        })
+    }
+}
+
+/// Places that launches are made for where rows see `most_seen`: the next power of two, so that a recording lasts for as many
+/// steps as came before it.
+pub(super) fn seen_bucket(most_seen: usize) -> usize {
+    most_seen.next_power_of_two().max(1024)
+}
+
+/// What to do about a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Its first time: memory that it needs is allocated on the way.
+    Run,
+    Record,
+    Replay(Graph),
+}
+
+#[derive(Debug)]
+struct Recording {
+    graph: Option<Graph>,
+    /// State of memory that it was made in.
+    memory: u64,
+    last_used: u64,
+}
+
+/// Recordings of a device.
+#[derive(Debug)]
+pub(super) struct Steps {
+    driver: Arc<dyn Driver>,
+    recordings: HashMap<Shape, Recording>,
+    clock: u64,
+}
+
+impl Steps {
+    pub(super) fn new(driver: Arc<dyn Driver>) -> Self {
+        Self {
+            driver,
+            recordings: HashMap::new(),
+            clock: 0,
+        }
+    }
+
+    /// What to do; `memory` changes when something moved that launches point to.
+    pub(super) fn next(&mut self, shape: &Shape, memory: u64) -> Next {
+        self.clock += 1;
+        let now = self.clock;
+        match self.recordings.get_mut(shape) {
+            Some(known) if known.memory == memory => {
+                known.last_used = now;
+                known.graph.map_or(Next::Record, Next::Replay)
+            }
+            _ => {
+                self.put(shape, memory, None);
+                Next::Run
+            }
+        }
+    }
+
+    /// Keeps a recording, or that a step was run, and lets the one go that was used longest ago.
+    pub(super) fn put(&mut self, shape: &Shape, memory: u64, graph: Option<Graph>) {
+        let recording = Recording {
+            graph,
+            memory,
+            last_used: self.clock,
+        };
+        if let Some(Recording {
+            graph: Some(old), ..
+        }) = self.recordings.insert(shape.clone(), recording)
+        {
+            self.driver.drop_graph(old);
+        }
+        if self.recordings.len() > MAX_RECORDINGS {
+            let oldest = self
+                .recordings
+                .iter()
+                .min_by_key(|(_, known)| known.last_used);
+            if let Some(oldest) = oldest.map(|(shape, _)| shape.clone())
+                && let Some(Recording {
+                    graph: Some(old), ..
+                }) = self.recordings.remove(&oldest)
+            {
+                self.driver.drop_graph(old);
+            }
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        for graph in self.recordings.values().filter_map(|known| known.graph) {
+            self.driver.drop_graph(graph);
+        }
+    }
+}

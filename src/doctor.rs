@@ -23,7 +23,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     };
     let options = config.sizes(context_length)?.load_options(args.cache_type);
     let need = memory_need(&file, &options)
-        .with_context(|| format!("reading {}", file.path().display()))?;
+        .with_context(|| format!("reading {}", file.path().display()))?
+        .on(&device);
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "devices": [{

@@ -497,6 +497,9 @@ pub trait Device: Send + Sync {
     /// Bytes a second that this device reads from memory, measured now (takes about a second).
     fn read_bandwidth(&self) -> f64;
 
+    /// Bytes that it can still give, where that is known.
+    fn free_memory(&self) -> Option<u64>;
+
     /// Brings a matrix into the device's layout.
     ///
     /// # Errors

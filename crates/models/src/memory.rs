@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gguf::GgufFile;
+use kernels::Device;
 use kv_cache::CacheShape;
 
 use crate::error::ModelError;
@@ -50,7 +51,7 @@ pub struct MemoryNeed {
     pub cache: u64,
     /// Activations of a batch.
     pub scratch: u64,
-    /// What the system says that it can give; `None` where it does not say.
+    /// What the device says that it can give; `None` where it does not say, or was not asked.
     pub available: Option<u64>,
 }
 
@@ -70,7 +71,16 @@ impl MemoryNeed {
             .map_or(0, |available| self.total().saturating_sub(available))
     }
 
-    /// Refuses what needs more than the system has to give; accepts where the system does not say.
+    /// The same on a device.
+    #[must_use]
+    pub fn on(self, device: &dyn Device) -> Self {
+        Self {
+            available: device.free_memory(),
+            ..self
+        }
+    }
+
+    /// Refuses what needs more than the device has to give; accepts where it does not say.
     pub(crate) fn check(&self) -> Result<(), ModelError> {
         match self.available {
             Some(available) if self.missing() > 0 => Err(ModelError::DoesNotFit {
@@ -107,7 +117,7 @@ fn need(
         weights: file.tensors().map(|tensor| tensor.data.len() as u64).sum(),
         cache: cache.bytes(options.max_tokens, options.max_sequences) as u64,
         scratch: scratch_bytes(config, options),
-        available: available_bytes(),
+        available: None,
     }
 }
 
@@ -117,15 +127,7 @@ pub(crate) fn check_fit(
     config: &ModelConfig,
     cache: &CacheShape,
     options: &LoadOptions,
+    device: &dyn Device,
 ) -> Result<(), ModelError> {
-    need(file, config, cache, options).check()
-}
-
-pub(crate) fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
+    need(file, config, cache, options).on(device).check()
 }

@@ -74,7 +74,7 @@ pub fn load(
 ) -> Result<Model, ModelError> {
     let config = ModelConfig::read(file)?;
     let shape = cache_shape(file, &config, &options);
-    check_fit(file, &config, &shape, &options)?;
+    check_fit(file, &config, &shape, &options, device.as_ref())?;
     let load_layers = match config.architecture {
         Architecture::Qwen35 => qwen35::load,
         Architecture::Qwen3 | Architecture::Llama => dense::load,

@@ -155,6 +155,10 @@ impl Device for CpuDevice {
         bandwidth::measure(self)
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        available_memory()
+    }
+
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
         PackedMatrix::pack(source).map(Matrix::host)
     }
@@ -522,6 +526,16 @@ impl Device for CpuDevice {
             });
         });
     }
+}
+
+/// What the system says that it can give.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
 }
 
 /// Writes rows of keys and values to the slots after the committed ones. `shape`: values of a row, head dim.

@@ -226,6 +226,10 @@ impl Device for GpuDevice {
         self.measure_read_bandwidth().unwrap_or(0.0)
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        self.driver.free_memory().ok()
+    }
+
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
         self.load_gpu_matrix(source).map(Matrix::gpu)
     }

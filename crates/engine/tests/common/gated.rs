@@ -120,6 +120,10 @@ impl Device for GatedDevice {
         self.inner.kv_zeros(len, kv_type)
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        self.inner.free_memory()
+    }
+
     fn finish(&self) -> Result<(), DeviceError> {
         self.inner.finish()
     }

@@ -16,7 +16,7 @@ use crate::dflash::scratch::Rows;
 use crate::dflash::weights::TargetEnds;
 use crate::error::ModelError;
 use crate::hparams::ModelConfig;
-use crate::memory::{MemoryNeed, available_bytes};
+use crate::memory::MemoryNeed;
 use crate::weights::{LoadProgress, WeightLoader};
 
 /// Loads a draft onto a device, with embedding and head of its target's file. `progress` is called after every tensor.
@@ -34,7 +34,10 @@ pub fn load_draft(
     let config = DraftConfig::settle(draft, &ModelConfig::read(target)?, &options)?;
     refuse_extras(draft)?;
     let sizes = Sizes::new(draft, &config, &options);
-    sizes.need(draft, target, &config).check()?;
+    sizes
+        .need(draft, target, &config)
+        .on(device.as_ref())
+        .check()?;
     rehearse(draft, target, device.as_ref(), &config)?;
 
     let state = LoadProgress {
@@ -124,7 +127,7 @@ impl Sizes {
             weights: weight_bytes(draft, target),
             cache: self.cache.bytes(self.cache_tokens, 0) as u64,
             scratch: (self.rows.scratch_len(config)).saturating_mul(size_of::<f32>() as u64),
-            available: available_bytes(),
+            available: None,
         }
     }
 }

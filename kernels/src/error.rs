@@ -57,6 +57,28 @@ pub enum DeviceError {
         /// What was asked for.
         got: String,
     },
+    /// No device has a name like this.
+    #[error("there is no device \"{got}\": expected cpu, cuda:N, hip:N or emulated")]
+    UnknownDevice {
+        /// What was asked for.
+        got: String,
+    },
+    /// A number that is too large.
+    #[error("there is no {name}: {} here", devices(*there, kind))]
+    NoSuchDevice {
+        /// The device asked for.
+        name: String,
+        /// Whose devices.
+        kind: &'static str,
+        /// How many there are.
+        there: usize,
+    },
+    /// A device of a kind that this program was not built for.
+    #[error("{name}: HIP devices are not in this build yet, only cpu and cuda:N")]
+    NotBuilt {
+        /// The device asked for.
+        name: String,
+    },
     /// A GPU's runtime refused or failed.
     #[error("{what}")]
     Driver {
@@ -71,4 +93,12 @@ pub enum DeviceError {
         /// The compiler's words.
         log: String,
     },
+}
+
+fn devices(count: usize, kind: &str) -> String {
+    match count {
+        0 => format!("no {kind} device is"),
+        1 => format!("only one {kind} device, number 0, is"),
+        count => format!("{count} {kind} devices, numbers 0 to {}, are", count - 1),
+    }
 }

@@ -7,19 +7,31 @@
 )]
 
 mod attention;
+mod bandwidth;
+mod cuda;
 mod delta_net;
 mod device;
 mod driver;
 mod emulation;
+mod image_cache;
 mod linear;
 mod matrix;
 mod memory;
 mod modules;
+mod nvrtc;
+mod places;
 mod rows;
 mod steps;
 mod tables;
 
+pub use cuda::{CudaDevice, CudaReport};
 pub use device::GpuDevice;
 pub(crate) use device::GpuValues;
 pub use driver::DeviceFacts;
 pub(crate) use matrix::GpuMatrix;
+
+/// Every source with every set of constants that operations ask for, so that all can be compiled ahead of time. A file
+/// of operations has a `sources()` of its own, which belongs in this list.
+fn sources() -> Vec<driver::Source> {
+    [rows::sources(), bandwidth::sources()].concat()
+}

@@ -10,6 +10,7 @@ mod device;
 mod error;
 mod gpu;
 mod memory;
+mod open;
 
 pub use crate::buffer::Buffer;
 pub use crate::cpu::{CpuDevice, Tier};
@@ -20,4 +21,5 @@ pub use crate::device::{
     StoreColumnsArgs, TopKArgs, Visibility, Window,
 };
 pub use crate::error::DeviceError;
-pub use crate::gpu::{DeviceFacts, GpuDevice};
+pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
+pub use crate::open::{DeviceName, open_device};

@@ -14,6 +14,7 @@ use crate::device::{
     TopKArgs, Visibility,
 };
 use crate::error::DeviceError;
+use crate::gpu::cuda::Cuda;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::memory::DeviceMemory;
@@ -69,6 +70,14 @@ impl GpuDevice {
     /// None at present.
     pub fn emulated() -> Result<Self, DeviceError> {
         Self::new(Arc::new(Emulation::new()))
+    }
+
+    /// NVIDIA's GPU number `ordinal`, of those that this process sees.
+    ///
+    /// # Errors
+    /// No driver, no such device, or the driver's own.
+    pub fn cuda(ordinal: usize) -> Result<Self, DeviceError> {
+        Self::new(Arc::new(Cuda::open(ordinal)?))
     }
 
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {

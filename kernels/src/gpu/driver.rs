@@ -99,13 +99,14 @@ pub(crate) trait Driver: Send + Sync + fmt::Debug {
     unsafe fn free_pinned(&self, ptr: *mut u8);
 
     /// Copies to the device. Returns when `from` may be changed, unless it is pinned: then it must stay until
-    /// `synchronize`.
+    /// `synchronize`, and in a recording for as long as that is used, which reads it anew each time it runs. Memory that
+    /// is not pinned cannot be copied from in a recording.
     ///
     /// # Safety
     /// Both ranges are valid.
     unsafe fn copy_to_device(&self, to: DevicePtr, from: *const u8, bytes: usize);
 
-    /// Copies to the host, after everything asked before, and waits for it.
+    /// Copies to the host, after everything asked before, and waits for it. Not for recordings.
     ///
     /// # Safety
     /// Both ranges are valid.
@@ -123,11 +124,15 @@ pub(crate) trait Driver: Send + Sync + fmt::Debug {
     /// The range is valid.
     unsafe fn zero(&self, at: DevicePtr, bytes: usize);
 
-    /// Waits until everything asked is done. An error of a kernel is told here (or at a later call) and stays.
+    /// Waits until everything asked is done. What went wrong in a call that cannot say so, or in a kernel, is told here;
+    /// the first such error is the one that is told, from then on.
     fn synchronize(&self) -> Result<(), DeviceError>;
 
-    /// Name and version of the compiler, part of a compiled module's identity.
-    fn compiler(&self) -> String;
+    /// Name, version and options of the compiler, part of a compiled module's identity.
+    ///
+    /// # Errors
+    /// There is none, and what to install.
+    fn compiler(&self) -> Result<String, DeviceError>;
 
     /// Compiles for this device.
     fn compile(&self, source: &Source) -> Result<Vec<u8>, DeviceError>;
@@ -135,7 +140,8 @@ pub(crate) trait Driver: Send + Sync + fmt::Debug {
     /// Loads what `compile` made, here or in an earlier process.
     fn load(&self, image: &[u8]) -> Result<Module, DeviceError>;
 
-    /// A kernel of a module; `shared_bytes`: the most dynamic shared memory that launches will ask for.
+    /// A kernel of a module; `shared_bytes`: the most dynamic shared memory that launches ask for until this is asked for
+    /// again.
     fn function(
         &self,
         module: Module,
@@ -149,10 +155,14 @@ pub(crate) trait Driver: Send + Sync + fmt::Debug {
     /// `args` is what the kernel takes, and what it points to is valid when it runs.
     unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void);
 
-    /// From here to `end_capture`, what is asked is recorded and not done. False where the runtime has no graphs.
+    /// From here to `end_capture`, what is asked is recorded and not done. False where the runtime has no graphs. Modules
+    /// may be loaded meanwhile and memory given back, which is put off.
     fn begin_capture(&self) -> bool;
 
     /// Ends the recording and makes it ready to run.
+    ///
+    /// # Errors
+    /// Something was asked that cannot be recorded. The device is as before.
     fn end_capture(&self) -> Result<Graph, DeviceError>;
 
     /// Runs a recording.

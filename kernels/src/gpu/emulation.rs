@@ -2,10 +2,11 @@
 
 use std::alloc::Layout;
 use std::collections::HashMap;
+use std::env::consts::ARCH;
 use std::ffi::{CStr, c_void};
 use std::io::Write;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
@@ -15,6 +16,18 @@ use crate::gpu::modules::HEADERS;
 
 /// Alignment of device memory, as CUDA's.
 const ALIGN: usize = 256;
+/// How the compiler makes a module.
+const OPTIONS: [&str; 9] = [
+    "-O2",
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-w",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-x",
+    "c++",
+];
 
 type Kernel = unsafe extern "C" fn(*const c_void);
 type Emulate = unsafe extern "C" fn(Kernel, *const u32, u32, u32, *const c_void);
@@ -131,12 +144,17 @@ impl Driver for Emulation {
         Ok(())
     }
 
-    fn compiler(&self) -> String {
-        let version = Command::new("c++").arg("--version").output();
-        let text = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        text.ok()
-            .and_then(|text| text.lines().next().map(str::to_owned))
-            .unwrap_or_default()
+    fn compiler(&self) -> Result<String, DeviceError> {
+        static IDENTITY: OnceLock<Option<String>> = OnceLock::new();
+        let identity = IDENTITY.get_or_init(|| {
+            let output = Command::new("c++").arg("--version").output().ok()?;
+            let version = String::from_utf8_lossy(&output.stdout);
+            let options = OPTIONS.join(" ");
+            Some(format!("{} {ARCH} {options}", version.lines().next()?))
+        });
+        identity
+            .clone()
+            .ok_or_else(|| failed("the emulation needs a C++ compiler, c++"))
     }
 
     fn compile(&self, source: &Source) -> Result<Vec<u8>, DeviceError> {
@@ -150,25 +168,13 @@ impl Driver for Emulation {
             .iter()
             .map(|(name, value)| format!("-D{name}={value}"));
         let output = Command::new("c++")
-            .args([
-                "-O2",
-                "-std=c++17",
-                "-shared",
-                "-fPIC",
-                "-w",
-                "-fno-strict-aliasing",
-            ])
-            .args(["-ffp-contract=off", "-x", "c++"])
+            .args(OPTIONS)
             .args(defines)
             .arg("-o")
             .arg(&image)
             .arg(folder.path().join(source.name))
             .output()
-            .map_err(|error| {
-                failed(format_args!(
-                    "the emulation needs a C++ compiler, c++: {error}"
-                ))
-            })?;
+            .map_err(failed)?;
         if !output.status.success() {
             return Err(DeviceError::Compile {
                 name: source.name,

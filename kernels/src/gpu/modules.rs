@@ -1,11 +1,13 @@
-//! Kernels: sources, their compilation for the device found, and compiled modules kept on disk.
+//! Kernels: sources, and their modules, compiled for the device found when first asked for.
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::DeviceError;
 use crate::gpu::driver::{Driver, Function, Module, Source};
+use crate::gpu::image_cache::{ImageCache, ImageId};
 
 /// Headers that every source can include.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
@@ -14,30 +16,42 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("emulation.h", include_str!("../../gpu/emulation.h")),
 ];
 
-type Key = (&'static str, Vec<(&'static str, String)>);
-
 /// Modules of a device, compiled when first asked for.
 #[derive(Debug)]
 pub(crate) struct Modules {
     driver: Arc<dyn Driver>,
+    cache: ImageCache,
     loaded: Mutex<Loaded>,
 }
 
 #[derive(Debug, Default)]
 struct Loaded {
-    modules: HashMap<Key, Module>,
-    functions: HashMap<(Key, &'static str), Function>,
+    modules: Vec<(Source, Module)>,
+    /// By a hash of all that tells kernels apart: a launch looks one up without making a key.
+    kernels: HashMap<u64, Vec<Kernel>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Kernel {
+    source: Source,
+    name: &'static str,
+    module: Module,
+    function: Function,
+    /// The most dynamic shared memory asked for so far.
+    shared_bytes: u32,
 }
 
 impl Modules {
     pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
         Self {
             driver,
+            cache: ImageCache::here(),
             loaded: Mutex::default(),
         }
     }
 
-    /// Kernel `name` of `source`; `shared_bytes`: the most dynamic shared memory that its launches ask for.
+    /// Kernel `name` of `source`, for a launch with `shared_bytes` of dynamic shared memory.
     ///
     /// # Errors
     /// [`DeviceError::Compile`] with the compiler's words.
@@ -48,24 +62,73 @@ impl Modules {
         shared_bytes: u32,
     ) -> Result<Function, DeviceError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (source.name, source.defines.clone());
-        if let Some(function) = loaded.functions.get(&(key.clone(), name)) {
-            return Ok(*function);
+        let loaded = &mut *loaded;
+        let key = loaded.hasher.hash_one((source.name, &source.defines, name));
+        let kernels = loaded.kernels.entry(key).or_default();
+        let known = kernels
+            .iter_mut()
+            .find(|kernel| kernel.name == name && is_same(&kernel.source, source));
+        if let Some(kernel) = known {
+            if kernel.shared_bytes < shared_bytes {
+                kernel.function = self.entry(kernel.module, name, shared_bytes)?;
+                kernel.shared_bytes = shared_bytes;
+            }
+            return Ok(kernel.function);
         }
-        let module = match loaded.modules.get(&key) {
-            Some(module) => *module,
+        let modules = &mut loaded.modules;
+        let module = match modules.iter().find(|(known, _)| is_same(known, source)) {
+            Some((_, module)) => *module,
             None => {
-                let image = self.driver.compile(source)?;
-                let module = self.driver.load(&image)?;
-                loaded.modules.insert(key.clone(), module);
+                let module = self.module(source)?;
+                modules.push((source.clone(), module));
                 module
             }
         };
+        let function = self.entry(module, name, shared_bytes)?;
+        kernels.push(Kernel {
+            source: source.clone(),
+            name,
+            module,
+            function,
+            shared_bytes,
+        });
+        Ok(function)
+    }
+
+    fn entry(
+        &self,
+        module: Module,
+        name: &'static str,
+        shared_bytes: u32,
+    ) -> Result<Function, DeviceError> {
         let c_name = CString::new(name).map_err(|_| DeviceError::Driver {
             what: format!("kernel name {name:?}"),
         })?;
-        let function = self.driver.function(module, &c_name, shared_bytes)?;
-        loaded.functions.insert((key, name), function);
-        Ok(function)
+        self.driver.function(module, &c_name, shared_bytes)
     }
+
+    /// The module of a source: kept from before, or compiled.
+    fn module(&self, source: &Source) -> Result<Module, DeviceError> {
+        let arch = &self.driver.facts().arch;
+        let compiler = self.driver.compiler();
+        let id = ImageId::new(source, arch, compiler.as_deref().ok());
+        if let Some(kept) = self.cache.get(&id) {
+            match self.driver.load(&kept.image) {
+                Ok(module) => return Ok(module),
+                Err(_) => self.cache.reject(&kept),
+            }
+        }
+        // Without a compiler its absence is what there is to say.
+        compiler?;
+        tracing::info!("compiling kernels for {arch}: {}", source.name);
+        let image = self.driver.compile(source)?;
+        let module = self.driver.load(&image)?;
+        self.cache.put(&id, &image);
+        Ok(module)
+    }
+}
+
+/// Sources are known by their file and their constants; one file has one text.
+fn is_same(a: &Source, b: &Source) -> bool {
+    a.name == b.name && a.defines == b.defines
 }

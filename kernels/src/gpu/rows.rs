@@ -1,4 +1,4 @@
-//! What is done to whole rows: embedding, gathering, the likeliest ids, and the memory's speed.
+//! What is done to whole rows: embedding, gathering, the likeliest ids.
 
 use crate::buffer::Buffer;
 use crate::device::{Matrix, StoreColumnsArgs, TopKArgs};
@@ -16,6 +16,11 @@ fn source() -> Source {
         text: ROWS,
         defines: Vec::new(),
     }
+}
+
+/// All that this module launches; see [`crate::gpu::sources`].
+pub(super) fn sources() -> Vec<Source> {
+    vec![source()]
 }
 
 /// See gpu/rows.cu.
@@ -94,10 +99,6 @@ impl GpuDevice {
     }
 
     pub(super) fn top_k_op(&self, _args: TopKArgs<'_>) -> Result<(), DeviceError> {
-        panic!("not written yet")
-    }
-
-    pub(super) fn measure_read_bandwidth(&self) -> Result<f64, DeviceError> {
         panic!("not written yet")
     }
 }

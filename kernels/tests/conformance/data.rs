@@ -1,8 +1,8 @@
 //! Inputs, devices and comparisons that all cases share.
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
-use kernels::{Buffer, CpuDevice, Device, GpuDevice, Matrix, MatrixSource, Tier};
+use kernels::{Buffer, CpuDevice, Device, DeviceName, Matrix, MatrixSource, Tier, open_device};
 use tensor::DType;
 
 /// A deterministic stream in -1..1 (SplitMix64).
@@ -70,29 +70,31 @@ pub(crate) fn decoded(dtype: DType, cols: usize, bytes: &[u8]) -> Vec<Vec<f32>> 
 const DEVICES: &str = "TANDEM_TEST_DEVICES";
 
 /// The devices to test; the CPU's instruction sets slowest first.
-pub(crate) fn devices() -> Vec<Box<dyn Device>> {
+pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
     let names = std::env::var(DEVICES).unwrap_or_else(|_| "cpu,emulated".to_owned());
     names.split(',').flat_map(device).collect()
 }
 
-fn device(name: &str) -> Vec<Box<dyn Device>> {
+fn device(name: &str) -> Vec<Arc<dyn Device>> {
+    let name: DeviceName = name
+        .parse()
+        .unwrap_or_else(|error| panic!("{DEVICES}: {error}"));
     match name {
-        "cpu" => tiers(),
-        "emulated" => vec![Box::new(GpuDevice::emulated().expect("the emulation"))],
-        name => panic!("{DEVICES}: there is no device {name:?}"),
+        DeviceName::Cpu => tiers(),
+        name => vec![open_device(name, 0).unwrap_or_else(|error| panic!("{DEVICES}: {error}"))],
     }
 }
 
 /// The CPU with each instruction set of this machine.
-fn tiers() -> Vec<Box<dyn Device>> {
+fn tiers() -> Vec<Arc<dyn Device>> {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {
         for tier in Tier::ALL.iter().filter(|tier| !tier.is_available()) {
             eprintln!("skipped: no {} here", tier.name());
         }
     });
-    let tier = |tier: &Tier| -> Box<dyn Device> {
-        Box::new(CpuDevice::with_tier(2, *tier).expect("an available tier"))
+    let tier = |tier: &Tier| -> Arc<dyn Device> {
+        Arc::new(CpuDevice::with_tier(2, *tier).expect("an available tier"))
     };
     let available = Tier::ALL.iter().filter(|tier| tier.is_available());
     available.map(tier).collect()

@@ -1,6 +1,6 @@
 //! Operations on single rows: norm, embedding, gather.
 
-use kernels::{Device, LinearArgs, Norm, Projection};
+use kernels::{LinearArgs, Norm, Projection};
 use tensor::DType;
 
 use crate::data::{

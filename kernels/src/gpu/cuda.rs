@@ -1,0 +1,432 @@
+//! [`Driver`] over CUDA's driver API.
+
+mod call;
+mod context;
+mod facts;
+mod report;
+mod staging;
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cudarc::driver::sys::{self, CUresult, CUstream};
+
+use crate::error::DeviceError;
+use crate::gpu::cuda::call::{check, is_ok, refused, words};
+use crate::gpu::cuda::context::Context;
+use crate::gpu::cuda::staging::Staging;
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
+use crate::gpu::nvrtc::Nvrtc;
+
+pub use report::{CudaDevice, CudaReport};
+
+/// A device, and a stream on it.
+#[derive(Debug)]
+pub(crate) struct Cuda {
+    facts: DeviceFacts,
+    stream: CUstream,
+    /// What the compiler is, or why there is none; looked for when first needed.
+    nvrtc: OnceLock<Result<Nvrtc, String>>,
+    /// The first call that failed of those that have no way to say so.
+    fault: OnceLock<String>,
+    is_recording: AtomicBool,
+    state: Mutex<State>,
+    // After the rest, which lives in it.
+    context: Context,
+}
+
+#[derive(Debug)]
+struct State {
+    staging: Staging,
+    /// Begin and end of pinned allocations.
+    pinned: Vec<(u64, u64)>,
+    /// What cannot be recorded and was asked for all the same.
+    not_recordable: Option<&'static str>,
+    /// Memory given back during a recording.
+    to_free: Vec<DevicePtr>,
+    modules: Vec<Module>,
+    /// For messages.
+    kernel_names: HashMap<u64, String>,
+}
+
+// SAFETY: handles of the driver, which any thread may use once it has entered the context, as each call does.
+unsafe impl Send for Cuda {}
+// SAFETY: as above; what the calls change here is behind a lock or atomic.
+unsafe impl Sync for Cuda {}
+
+impl Cuda {
+    /// The device of a number.
+    pub(crate) fn open(ordinal: usize) -> Result<Self, DeviceError> {
+        let device = facts::device(ordinal)?;
+        let facts = facts::facts(device)?;
+        let context = Context::of(device)?;
+        let stream = context.stream()?;
+        let state = Mutex::new(State {
+            staging: Staging::new(&context)?,
+            pinned: Vec::new(),
+            not_recordable: None,
+            to_free: Vec::new(),
+            modules: Vec::new(),
+            kernel_names: HashMap::new(),
+        });
+        Ok(Self {
+            facts,
+            stream,
+            nvrtc: OnceLock::new(),
+            fault: OnceLock::new(),
+            is_recording: AtomicBool::new(false),
+            state,
+            context,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_recording(&self) -> bool {
+        // One thread drives the device; the flag is its own note.
+        self.is_recording.load(Ordering::Relaxed)
+    }
+
+    fn nvrtc(&self) -> Result<&Nvrtc, DeviceError> {
+        let nvrtc = self
+            .nvrtc
+            .get_or_init(|| Nvrtc::load().map_err(|error| error.to_string()));
+        nvrtc.as_ref().map_err(refused)
+    }
+
+    /// Keeps what went wrong in a call that cannot say so. The first counts: what follows from it would only hide it.
+    fn note(&self, result: Result<(), DeviceError>) {
+        if let Err(error) = result {
+            self.fault.get_or_init(|| error.to_string());
+        }
+    }
+
+    /// Whether calls still make sense, with the context entered.
+    fn is_usable(&self) -> bool {
+        if self.fault.get().is_some() {
+            return false;
+        }
+        let entered = self.context.enter();
+        let is_entered = entered.is_ok();
+        self.note(entered);
+        is_entered
+    }
+
+    fn check(&self, call: &str, result: CUresult) {
+        if !is_ok(result) {
+            self.note(check(call, result));
+        }
+    }
+}
+
+impl State {
+    /// Whether a range of host memory came from `allocate_pinned`.
+    fn is_pinned(&self, at: *const u8, bytes: usize) -> bool {
+        let (begin, end) = (at as u64, at as u64 + bytes as u64);
+        let mut ranges = self.pinned.iter();
+        ranges.any(|&(first, last)| first <= begin && end <= last)
+    }
+}
+
+fn free(ptr: DevicePtr) {
+    // SAFETY: from `allocate`, and used by nothing (`Driver::free`). An error would have nobody to go to.
+    let _ = unsafe { sys::cuMemFree_v2(ptr.0) };
+}
+
+impl Driver for Cuda {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn free_memory(&self) -> Result<u64, DeviceError> {
+        self.context.memory().map(|(free, _)| free)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<DevicePtr, DeviceError> {
+        self.context.enter()?;
+        let mut at = 0;
+        // SAFETY: a place for the answer.
+        let result = unsafe { sys::cuMemAlloc_v2(&mut at, bytes) };
+        if result as u32 == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 {
+            return Err(DeviceError::OutOfMemory { bytes });
+        }
+        check("cuMemAlloc", result)?;
+        Ok(DevicePtr(at))
+    }
+
+    unsafe fn free(&self, ptr: DevicePtr) {
+        if self.is_recording() {
+            self.state().to_free.push(ptr);
+            return;
+        }
+        if self.context.enter().is_ok() {
+            // SAFETY: a stream of ours. Its error is told by the next call that can.
+            let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
+            free(ptr);
+        }
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError> {
+        let at = self.context.pinned(bytes)?;
+        self.state()
+            .pinned
+            .push((at as u64, at as u64 + bytes as u64));
+        Ok(at)
+    }
+
+    unsafe fn free_pinned(&self, ptr: *mut u8) {
+        self.state()
+            .pinned
+            .retain(|&(begin, _)| begin != ptr as u64);
+        if self.context.enter().is_ok() {
+            // SAFETY: from `allocate_pinned`; the caller's word. An error would have nobody to go to.
+            let _ = unsafe { sys::cuMemFreeHost(ptr.cast()) };
+        }
+    }
+
+    unsafe fn copy_to_device(&self, to: DevicePtr, from: *const u8, bytes: usize) {
+        if bytes == 0 || !self.is_usable() {
+            return;
+        }
+        let mut state = self.state();
+        if state.is_pinned(from, bytes) {
+            // SAFETY: the caller's word.
+            let result =
+                unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from.cast(), bytes, self.stream) };
+            self.check("cuMemcpyHtoDAsync", result);
+        } else if self.is_recording() {
+            state.not_recordable = Some("a copy from host memory that is not pinned");
+        } else {
+            // SAFETY: the caller's word; the context is entered.
+            self.note(unsafe { state.staging.write(self.stream, to.0, from, bytes) });
+        }
+    }
+
+    unsafe fn copy_to_host(&self, to: *mut u8, from: DevicePtr, bytes: usize) {
+        if bytes == 0 || !self.is_usable() {
+            return;
+        }
+        let mut state = self.state();
+        if self.is_recording() {
+            state.not_recordable = Some("a copy to the host");
+        } else if state.is_pinned(to, bytes) {
+            // SAFETY: the caller's word.
+            let result =
+                unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.0, bytes, self.stream) };
+            self.check("cuMemcpyDtoHAsync", result);
+            // SAFETY: a stream of ours.
+            let result = unsafe { sys::cuStreamSynchronize(self.stream) };
+            self.check("a copy (cuStreamSynchronize)", result);
+        } else {
+            // SAFETY: the caller's word; the context is entered.
+            self.note(unsafe { state.staging.read(self.stream, to, from.0, bytes) });
+        }
+    }
+
+    unsafe fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) {
+        if bytes > 0 && self.is_usable() {
+            // SAFETY: the caller's word.
+            let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, self.stream) };
+            self.check("cuMemcpyDtoDAsync", result);
+        }
+    }
+
+    unsafe fn zero(&self, at: DevicePtr, bytes: usize) {
+        if bytes > 0 && self.is_usable() {
+            // SAFETY: the caller's word.
+            let result = unsafe { sys::cuMemsetD8Async(at.0, 0, bytes, self.stream) };
+            self.check("cuMemsetD8Async", result);
+        }
+    }
+
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        if self.is_recording() {
+            self.state().not_recordable = Some("waiting for the device");
+        } else if self.is_usable() {
+            // SAFETY: a stream of ours.
+            let result = unsafe { sys::cuStreamSynchronize(self.stream) };
+            self.check("waiting for kernels (cuStreamSynchronize)", result);
+        }
+        self.fault.get().map_or(Ok(()), |what| Err(refused(what)))
+    }
+
+    fn compiler(&self) -> Result<String, DeviceError> {
+        Ok(self.nvrtc()?.identity())
+    }
+
+    fn compile(&self, source: &Source) -> Result<Vec<u8>, DeviceError> {
+        let (nvrtc, arch) = (self.nvrtc()?, &self.facts.arch);
+        if !nvrtc.knows(arch) {
+            return Err(refused(format_args!(
+                "{} does not know {arch}, the chip of {}: install another version of it",
+                nvrtc.version(),
+                self.facts.name
+            )));
+        }
+        nvrtc.compile(source, arch)
+    }
+
+    fn load(&self, image: &[u8]) -> Result<Module, DeviceError> {
+        self.context.enter()?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: a place for the answer, and machine code, whose own head has its length. It comes from the compiler, or
+        // from a file with its checksum.
+        check("cuModuleLoadData", unsafe {
+            sys::cuModuleLoadData(&mut module, image.as_ptr().cast())
+        })?;
+        let module = Module(module as u64);
+        self.state().modules.push(module);
+        Ok(module)
+    }
+
+    fn function(
+        &self,
+        module: Module,
+        name: &CStr,
+        shared_bytes: u32,
+    ) -> Result<Function, DeviceError> {
+        self.context.enter()?;
+        let about = |call| format!("{call} of kernel {}", name.to_string_lossy());
+        let mut function = std::ptr::null_mut();
+        // SAFETY: a place for the answer, and a module that `load` made.
+        check(&about("cuModuleGetFunction"), unsafe {
+            sys::cuModuleGetFunction(&mut function, module.0 as sys::CUmodule, name.as_ptr())
+        })?;
+        if shared_bytes > 0 {
+            let limit = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: a function of ours. More than 48 KiB have to be asked for.
+            let result =
+                unsafe { sys::cuFuncSetAttribute(function, limit, shared_bytes.cast_signed()) };
+            let what = format!("{shared_bytes} bytes of shared memory (cuFuncSetAttribute)");
+            check(&about(&what), result)?;
+        }
+        let names = &mut self.state().kernel_names;
+        names.insert(function as u64, name.to_string_lossy().into_owned());
+        Ok(Function(function as u64))
+    }
+
+    unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void) {
+        if !self.is_usable() {
+            return;
+        }
+        let [x, y, z] = launch.grid;
+        let mut params = [args.cast_mut()];
+        // SAFETY: the caller's word; the driver copies the struct before it returns.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                function.0 as sys::CUfunction,
+                x,
+                y,
+                z,
+                launch.threads,
+                1,
+                1,
+                launch.shared_bytes,
+                self.stream,
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        if !is_ok(result) {
+            let state = self.state();
+            let name = state
+                .kernel_names
+                .get(&function.0)
+                .map_or("?", String::as_str);
+            let call = format!("cuLaunchKernel of {name} ({launch:?})");
+            self.note(Err(refused(words(&call, result))));
+        }
+    }
+
+    fn begin_capture(&self) -> bool {
+        if !self.is_usable() {
+            return false;
+        }
+        // Relaxed: a module that is loaded or memory that is allocated meanwhile is nothing to record.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: a stream of ours.
+        let result = unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) };
+        self.check("cuStreamBeginCapture", result);
+        self.is_recording.store(is_ok(result), Ordering::Relaxed);
+        is_ok(result)
+    }
+
+    fn end_capture(&self) -> Result<Graph, DeviceError> {
+        self.context.enter()?;
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: a stream of ours, and a place for the answer.
+        let ended = check("cuStreamEndCapture", unsafe {
+            sys::cuStreamEndCapture(self.stream, &mut graph)
+        });
+        self.is_recording.store(false, Ordering::Relaxed);
+        let mut state = self.state();
+        let to_free = std::mem::take(&mut state.to_free);
+        let refusal = state.not_recordable.take();
+        drop(state);
+        if !to_free.is_empty() {
+            // SAFETY: a stream of ours. Its error is told by the next call that can.
+            let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
+            to_free.into_iter().for_each(free);
+        }
+        let recorded = match (refusal, ended) {
+            (Some(what), _) => Err(refused(format_args!("{what} cannot be recorded"))),
+            (None, ended) => ended,
+        };
+        let instantiated = recorded.and_then(|()| {
+            let mut runnable = std::ptr::null_mut();
+            // SAFETY: a place for the answer, and the graph made above.
+            check("cuGraphInstantiate", unsafe {
+                sys::cuGraphInstantiateWithFlags(&mut runnable, graph, 0)
+            })?;
+            Ok(Graph(runnable as u64))
+        });
+        if !graph.is_null() {
+            // SAFETY: made above; what runs is a copy.
+            let _ = unsafe { sys::cuGraphDestroy(graph) };
+        }
+        let runnable = instantiated?;
+        // SAFETY: made above, and a stream of the same context.
+        let uploaded = check("cuGraphUpload", unsafe {
+            sys::cuGraphUpload(runnable.0 as sys::CUgraphExec, self.stream)
+        });
+        uploaded
+            .map(|()| runnable)
+            .inspect_err(|_| self.drop_graph(runnable))
+    }
+
+    unsafe fn launch_graph(&self, graph: Graph) {
+        if self.is_usable() {
+            // SAFETY: the caller's word.
+            let result = unsafe { sys::cuGraphLaunch(graph.0 as sys::CUgraphExec, self.stream) };
+            self.check("cuGraphLaunch", result);
+        }
+    }
+
+    fn drop_graph(&self, graph: Graph) {
+        if self.context.enter().is_ok() {
+            // SAFETY: from `end_capture`; one that still runs goes when it is done. An error would have nobody to go to.
+            let _ = unsafe { sys::cuGraphExecDestroy(graph.0 as sys::CUgraphExec) };
+        }
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        if self.context.enter().is_err() {
+            return;
+        }
+        // SAFETY: a stream of ours, used by nobody any more. Errors would have nobody to go to.
+        let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
+        let modules = std::mem::take(&mut self.state().modules);
+        for module in modules {
+            // SAFETY: from `load`; nothing runs any more.
+            let _ = unsafe { sys::cuModuleUnload(module.0 as sys::CUmodule) };
+        }
+        // SAFETY: as above.
+        let _ = unsafe { sys::cuStreamDestroy_v2(self.stream) };
+    }
+}

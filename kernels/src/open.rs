@@ -1,0 +1,128 @@
+//! Devices by their names.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::cpu::CpuDevice;
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::gpu::GpuDevice;
+
+/// Which device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DeviceName {
+    /// `cpu`: the processor's vector and matrix units.
+    #[default]
+    Cpu,
+    /// `cuda:N`: NVIDIA's GPU of this number, as this process sees them; `cuda` is the first.
+    Cuda(usize),
+    /// `hip:N`: AMD's; `hip` is the first.
+    Hip(usize),
+    /// `emulated`: kernels for GPUs on the processor, for tests; slow.
+    Emulated,
+}
+
+impl FromStr for DeviceName {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let unknown = || DeviceError::UnknownDevice {
+            got: text.to_owned(),
+        };
+        let (kind, number) = match text.split_once(':') {
+            None => (text, None),
+            Some((kind, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                (kind, Some(number.parse().map_err(|_| unknown())?))
+            }
+            Some(_) => return Err(unknown()),
+        };
+        match (kind, number) {
+            ("cpu", None) => Ok(Self::Cpu),
+            ("emulated", None) => Ok(Self::Emulated),
+            ("cuda", number) => Ok(Self::Cuda(number.unwrap_or(0))),
+            ("hip", number) => Ok(Self::Hip(number.unwrap_or(0))),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Hip(ordinal) => write!(f, "hip:{ordinal}"),
+            Self::Emulated => f.write_str("emulated"),
+        }
+    }
+}
+
+/// The device of a name. `threads` are the CPU's, 0: all that the system offers.
+///
+/// # Errors
+/// It is not there, or not of use, and why.
+pub fn open_device(name: DeviceName, threads: usize) -> Result<Arc<dyn Device>, DeviceError> {
+    Ok(match name {
+        DeviceName::Cpu => Arc::new(CpuDevice::new(threads)?),
+        DeviceName::Cuda(ordinal) => Arc::new(GpuDevice::cuda(ordinal)?),
+        DeviceName::Hip(_) => {
+            return Err(DeviceError::NotBuilt {
+                name: name.to_string(),
+            });
+        }
+        DeviceName::Emulated => Arc::new(GpuDevice::emulated()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for (text, name) in [
+            ("cpu", DeviceName::Cpu),
+            ("cuda:0", DeviceName::Cuda(0)),
+            ("cuda:12", DeviceName::Cuda(12)),
+            ("hip:1", DeviceName::Hip(1)),
+            ("emulated", DeviceName::Emulated),
+        ] {
+            assert_eq!(text.parse::<DeviceName>().unwrap(), name);
+            assert_eq!(name.to_string(), text);
+        }
+        assert_eq!("cuda".parse::<DeviceName>().unwrap(), DeviceName::Cuda(0));
+        assert_eq!("hip".parse::<DeviceName>().unwrap(), DeviceName::Hip(0));
+        for text in [
+            "",
+            "gpu",
+            "cpu:0",
+            "CUDA:0",
+            "cuda:",
+            "cuda:-1",
+            "cuda:+1",
+            "cuda:x",
+            "cuda:0:0",
+            "cuda:99999999999999999999",
+            "emulated:0",
+        ] {
+            let error = text.parse::<DeviceName>().unwrap_err().to_string();
+            assert!(error.contains("cuda:N") && error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_that_says_so() {
+        let refusal = |name| open_device(name, 1).err().expect("a refusal").to_string();
+        let error = refusal(DeviceName::Hip(0));
+        assert!(error.starts_with("hip:0: "), "{error}");
+        // With a driver or without one, there are not as many.
+        let error = refusal(DeviceName::Cuda(4096));
+        assert!(
+            error.contains("driver") || error.contains("cuda:4096"),
+            "{error}"
+        );
+        assert!(open_device(DeviceName::Cpu, 1).is_ok());
+    }
+}

@@ -45,8 +45,10 @@ constexpr u32 LANES = 32;
 
 #if ON_HIP
 #define DEVICE static __device__ __attribute__((always_inline))
+#define DEVICE_MEMBER __device__ __attribute__((always_inline))
 #else
 #define DEVICE __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 #endif
 #define SHARED __shared__
 // Dynamic shared memory of the launch, 16-byte aligned.
@@ -82,6 +84,12 @@ DEVICE i32 dot4(u32 a, u32 b, i32 c) { i32 y; asm("dp4a.s32.s32 %0, %1, %2, %3;"
 DEVICE Vec4u load_stream(const void* at) {
     Vec4u v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    return v;
+}
+// 4 bytes of those.
+DEVICE u32 load_word(const void* at) {
+    u32 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(v) : "l"(at));
     return v;
 }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
@@ -127,6 +135,7 @@ DEVICE i32 dot4(u32 a, u32 b, i32 c) {
 #endif
 }
 DEVICE Vec4u load_stream(const void* at) { return *static_cast<const Vec4u*>(at); }
+DEVICE u32 load_word(const void* at) { return *static_cast<const u32*>(at); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 #endif

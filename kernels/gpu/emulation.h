@@ -10,6 +10,7 @@
 #include <cstring>
 
 #define DEVICE static inline
+#define DEVICE_MEMBER inline
 #define SHARED static
 #define CONSTANT_TABLE static const
 #define DYNAMIC_SHARED(name) u8* name = emulation::dynamic_shared
@@ -297,6 +298,7 @@ DEVICE i32 dot4(u32 a, u32 b, i32 c) {
     return c;
 }
 DEVICE Vec4u load_stream(const void* at) { return *static_cast<const Vec4u*>(at); }
+DEVICE u32 load_word(const void* at) { return *static_cast<const u32*>(at); }
 DEVICE u32 atomic_add(u32* at, u32 value) {
     u32 before = *at;
     *at += value;

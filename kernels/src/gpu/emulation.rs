@@ -158,6 +158,13 @@ impl Driver for Emulation {
     }
 
     fn compile(&self, source: &Source) -> Result<Vec<u8>, DeviceError> {
+        // Tests make a device each, and all of them need the same modules.
+        static IMAGES: Mutex<Vec<(String, Vec<u8>)>> = Mutex::new(Vec::new());
+        let key = format!("{} {:?}", source.name, source.defines);
+        let images = || IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, image)) = images().iter().find(|(known, _)| *known == key) {
+            return Ok(image.clone());
+        }
         let folder = tempfile::tempdir().map_err(failed)?;
         for (name, text) in HEADERS.iter().chain([&(source.name, source.text)]) {
             std::fs::write(folder.path().join(name), text).map_err(failed)?;
@@ -181,7 +188,9 @@ impl Driver for Emulation {
                 log: String::from_utf8_lossy(&output.stderr).into_owned(),
             });
         }
-        std::fs::read(&image).map_err(failed)
+        let image = std::fs::read(&image).map_err(failed)?;
+        images().push((key, image.clone()));
+        Ok(image)
     }
 
     fn load(&self, image: &[u8]) -> Result<Module, DeviceError> {

@@ -14,6 +14,9 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arch.h", include_str!("../../gpu/arch.h")),
     ("tables.h", include_str!("../../gpu/tables.h")),
     ("emulation.h", include_str!("../../gpu/emulation.h")),
+    ("mma.h", include_str!("../../gpu/mma.h")),
+    ("weights.h", include_str!("../../gpu/weights.h")),
+    ("activations.h", include_str!("../../gpu/activations.h")),
 ];
 
 /// Modules of a device, compiled when first asked for.

@@ -5,10 +5,12 @@ use crate::device::{Matrix, StoreColumnsArgs, TopKArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::matrix::pack_source;
 
 const ROWS: &str = include_str!("../../gpu/rows.cu");
 /// Threads of a block that copies rows.
 const COPY_THREADS: u32 = 256;
+const EMBED_THREADS: u32 = 256;
 
 fn source() -> Source {
     Source {
@@ -42,6 +44,19 @@ struct ColumnsArgs {
     row_len: u32,
     out_len: u32,
     first_column: u32,
+}
+
+/// See gpu/pack.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct EmbedArgs {
+    tiles: DevicePtr,
+    ids: DevicePtr,
+    out: DevicePtr,
+    dtype: u32,
+    rows: u32,
+    cols: u32,
+    tiles_per_row: u32,
 }
 
 impl GpuDevice {
@@ -91,11 +106,41 @@ impl GpuDevice {
 
     pub(super) fn embed_op(
         &self,
-        _table: &Matrix,
-        _ids: &[u32],
-        _out: &mut Buffer,
+        table: &Matrix,
+        ids: &[u32],
+        out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        panic!("not written yet")
+        let table = table.on_gpu();
+        assert!(
+            out.len() >= ids.len() * table.cols,
+            "embed: out holds {} values",
+            out.len()
+        );
+        let list = self.scratch(Scratch::Lists, size_of_val(ids))?;
+        // SAFETY: scratch memory of this size, and a list that is copied before the call returns.
+        unsafe {
+            self.driver
+                .copy_to_device(list, ids.as_ptr().cast(), size_of_val(ids))
+        };
+        let launch = Launch {
+            grid: [
+                ids.len() as u32,
+                table.cols.div_ceil(EMBED_THREADS as usize) as u32,
+                1,
+            ],
+            threads: EMBED_THREADS,
+            shared_bytes: 0,
+        };
+        let args = EmbedArgs {
+            tiles: table.memory.ptr(),
+            ids: list,
+            out: out.on_gpu().memory.ptr(),
+            dtype: table.dtype.ggml_id(),
+            rows: table.rows as u32,
+            cols: table.cols as u32,
+            tiles_per_row: table.tiles_per_row() as u32,
+        };
+        self.launch(&pack_source(), "embed", launch, &args)
     }
 
     pub(super) fn top_k_op(&self, _args: TopKArgs<'_>) -> Result<(), DeviceError> {

@@ -61,6 +61,27 @@ fn products_agree_with_decoded_weights_and_between_instruction_sets() {
     }
 }
 
+/// Activations are rounded to the same integers everywhere, so only the order of the float additions may tell devices apart.
+/// Rows are long enough for every slice, and end inside of a tile.
+#[test]
+fn products_of_long_rows_differ_by_roundings_alone() {
+    let mut noise = Noise(53);
+    for &dtype in DType::ALL {
+        let cols = columns(dtype) + 2560;
+        let (rows, batch) = (21, 11);
+        let bytes = noise.weights(dtype, rows, cols);
+        let x = noise.values(batch * cols);
+        let cpu = kernels::CpuDevice::with_tier(1, kernels::Tier::Scalar).expect("plain loops");
+        let want = product(&cpu, &load(&cpu, dtype, rows, cols, &bytes), &x);
+        let want: Vec<f64> = want.into_iter().map(f64::from).collect();
+        for device in devices().iter().map(AsRef::as_ref) {
+            let got = product(device, &load(device, dtype, rows, cols, &bytes), &x);
+            let error = relative_error(&got, &want);
+            assert!(error < 2e-6, "{dtype} on {}: {error:e}", device.name());
+        }
+    }
+}
+
 /// The largest integers there are, where a narrow accumulator would saturate.
 #[test]
 fn extreme_weights_and_activations_agree_between_instruction_sets() {

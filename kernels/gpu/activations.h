@@ -1,0 +1,23 @@
+// What products read: rows of activations as eight columns of fragments B (mma.h) at a time, in up to three forms.
+//
+// For every 8 rows (a column tile) and every 256 or 64 inputs, ascending, a block of bytes:
+//   by256   4 units of quants, sums of 16 quants (per lane 4 low parts of 7 bits, then 4 high parts), 8 scales
+//   by32    a unit of quants, 2 x 8 scales, 2 x 8 products of scale and sum
+//   floats  three bf16 terms whose sum is the value, each 4 steps of 16 inputs
+// A unit (64 inputs) of quants has for each lane 16 bytes: b[0] and b[1] of inputs 0.., then of inputs 32... A term has for
+// each lane 16 bytes of steps 0 and 1, then for all lanes those of steps 2 and 3.
+#pragma once
+#include "arch.h"
+
+constexpr u32 COLUMNS = 8;
+constexpr u32 UNIT_BYTES = 512;
+constexpr u32 SUMS_256 = 4 * UNIT_BYTES, SCALES_256 = SUMS_256 + 256, BYTES_256 = SCALES_256 + 4 * COLUMNS;
+constexpr u32 SCALES_32 = UNIT_BYTES, TOTALS_32 = SCALES_32 + 8 * COLUMNS, BYTES_32 = TOTALS_32 + 8 * COLUMNS;
+constexpr u32 TERM_BYTES = 2 * 512, FLOAT_TERMS = 3, BYTES_FLOAT = FLOAT_TERMS * TERM_BYTES;
+
+// Null where no product of the call reads a form.
+struct Activations {
+    u8* by256;
+    u8* by32;
+    u8* floats;
+};

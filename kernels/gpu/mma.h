@@ -1,0 +1,130 @@
+// Small matrix products by a warp: D = A B + D, A 16 x k by rows, B k x 8 by columns.
+//
+// One contract everywhere, CUDA's fragments. Lane 4 g + t holds, with 4 values of 8 bits (2 of 16 bits) in a word and
+// h = 4 t (2 t):
+//   a[0]: row g, inputs h..    a[1]: row g + 8, the same    a[2], a[3]: as a[0], a[1], 16 (8) inputs further
+//   b[0]: column g, inputs h.. b[1]: 16 (8) inputs further
+//   c[0], c[1]: row g, columns 2 t and 2 t + 1              c[2], c[3]: row g + 8
+#pragma once
+#include "arch.h"
+
+#if ON_CUDA && __CUDA_ARCH__ >= 800
+
+// k = 32, signed bytes.
+DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// k = 16, signed bytes: the first words alone.
+DEVICE void mma_s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}
+// k = 16, bf16.
+DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#elif ON_HOST
+
+DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+    auto all = emulation::exchange(words, 6);
+    for (u32 i = 0; i < 4; i++)
+        for (u32 j = 0; j < 4; j++) {
+            const u32* from = all[4 * g + j];
+            const u32* with = all[4 * (2 * t + i % 2) + j];
+            c[i] = dot4(from[2 + i / 2], with[5], dot4(from[i / 2], with[4], c[i]));
+        }
+}
+DEVICE void mma_s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
+    u32 words[3] = {a0, a1, b};
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+    auto all = emulation::exchange(words, 3);
+    for (u32 i = 0; i < 4; i++)
+        for (u32 j = 0; j < 4; j++) c[i] = dot4(all[4 * g + j][i / 2], all[4 * (2 * t + i % 2) + j][2], c[i]);
+}
+DEVICE float dot_bf16(u32 a, u32 b, float c) {
+    c = fused_multiply_add(bits_to_f32(a << 16), bits_to_f32(b << 16), c);
+    return fused_multiply_add(bits_to_f32(a & 0xffff0000u), bits_to_f32(b & 0xffff0000u), c);
+}
+DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+    auto all = emulation::exchange(words, 6);
+    for (u32 i = 0; i < 4; i++)
+        for (u32 j = 0; j < 4; j++) {
+            const u32* from = all[4 * g + j];
+            const u32* with = all[4 * (2 * t + i % 2) + j];
+            c[i] = dot_bf16(from[2 + i / 2], with[5], dot_bf16(from[i / 2], with[4], c[i]));
+        }
+}
+
+#else
+
+// Chips without these products, or whose own are not used yet: every lane fetches its rows and columns.
+DEVICE void mma_s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
+    u32 row = lane_index() / 4 * 4, column = lane_index() % 4 * 8;
+    for (u32 j = 0; j < 4; j++) {
+        u32 top = shuffle(a0, row + j), bottom = shuffle(a1, row + j);
+        u32 left = shuffle(b, column + j), right = shuffle(b, column + 4 + j);
+        c[0] = dot4(top, left, c[0]);
+        c[1] = dot4(top, right, c[1]);
+        c[2] = dot4(bottom, left, c[2]);
+        c[3] = dot4(bottom, right, c[3]);
+    }
+}
+DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    mma_s8_k16(c, a[0], a[1], b0);
+    mma_s8_k16(c, a[2], a[3], b1);
+}
+DEVICE float dot_bf16(u32 a, u32 b, float c) {
+    c = fused_multiply_add(bits_to_f32(a << 16), bits_to_f32(b << 16), c);
+    return fused_multiply_add(bits_to_f32(a & 0xffff0000u), bits_to_f32(b & 0xffff0000u), c);
+}
+DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 row = lane_index() / 4 * 4, column = lane_index() % 4 * 8;
+    for (u32 half = 0; half < 2; half++)
+        for (u32 j = 0; j < 4; j++) {
+            u32 top = shuffle(a[2 * half], row + j), bottom = shuffle(a[2 * half + 1], row + j);
+            u32 b = half ? b1 : b0;
+            u32 left = shuffle(b, column + j), right = shuffle(b, column + 4 + j);
+            c[0] = dot_bf16(top, left, c[0]);
+            c[1] = dot_bf16(top, right, c[1]);
+            c[2] = dot_bf16(bottom, left, c[2]);
+            c[3] = dot_bf16(bottom, right, c[3]);
+        }
+}
+
+#endif
+
+// Bytes for eight nibbles by a table of 16: `even` for bits 0..3 of each byte, `odd` for bits 4..7.
+DEVICE void lookup16(u32 nibbles, const u32 (&table)[4], u32& even, u32& odd) {
+#if ON_CUDA
+    u32 parts[2];
+    for (u32 i = 0; i < 2; i++) {
+        // A selector's top bit would ask for a sign.
+        u32 half = nibbles >> (16 * i), at = half & 0x7777;
+        u32 low, high;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(low) : "r"(table[0]), "r"(table[1]), "r"(at));
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(high) : "r"(table[2]), "r"(table[3]), "r"(at));
+        u32 which = 0x3210 | ((half & 0x8888) >> 1);
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(parts[i]) : "r"(low), "r"(high), "r"(which));
+    }
+    asm("prmt.b32 %0, %1, %2, 0x6420;" : "=r"(even) : "r"(parts[0]), "r"(parts[1]));
+    asm("prmt.b32 %0, %1, %2, 0x7531;" : "=r"(odd) : "r"(parts[0]), "r"(parts[1]));
+#else
+    even = odd = 0;
+    for (u32 i = 0; i < 8; i++) {
+        u32 at = nibbles >> (4 * i) & 15;
+        u32 byte = table[at / 4] >> (8 * (at % 4)) & 0xff;
+        if (i % 2) odd |= byte << (4 * (i - 1));
+        else even |= byte << (4 * i);
+    }
+#endif
+}

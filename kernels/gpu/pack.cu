@@ -1,0 +1,204 @@
+// From a file's quant blocks to tiles, and from tiles to values. Nothing is rounded on the way.
+#include "weights.h"
+
+// Rows of a file's bytes that become whole rows of tiles; rows that are missing in the last one count as zeros.
+struct PackArgs {
+    const u8* source;
+    u8* tiles;
+    u64 row_bytes;
+    u32 type, rows, cols, tiles_per_row;
+};
+
+// A row's quant block, or null where there is none.
+DEVICE const u8* block_at(const PackArgs& args, u32 row, u32 index) {
+    if (row >= args.rows || index * block_cols(args.type) >= args.cols) return nullptr;
+    return args.source + row * args.row_bytes + (u64)index * block_bytes(args.type);
+}
+
+DEVICE u32 nibble(u8 byte, u32 high) { return high ? byte >> 4 : byte & 15; }
+
+// Integer `k` of a block as it is kept.
+DEVICE u32 quant(u32 type, const u8* b, u32 k) {
+    switch (type) {
+        case Q4_0: return nibble(b[2 + k % 16], k / 16) ^ 8;
+        case IQ4_NL: return nibble(b[2 + k % 16], k / 16);
+        case Q4_1: return nibble(b[4 + k % 16], k / 16);
+        case Q5_0: return (nibble(b[6 + k % 16], k / 16) | (b[2 + k / 8] >> (k % 8) & 1) << 4) ^ 16;
+        case Q5_1: return nibble(b[8 + k % 16], k / 16) | (b[4 + k / 8] >> (k % 8) & 1) << 4;
+        case Q8_0: return b[2 + k];
+        case Q4_K: return nibble(b[16 + 32 * (k / 64) + k % 32], k / 32 % 2);
+        case Q5_K: return nibble(b[48 + 32 * (k / 64) + k % 32], k / 32 % 2) | (b[16 + k % 32] >> (k / 32) & 1) << 4;
+        case Q6_K: {
+            u32 part = k % 128 / 32;
+            u32 low = nibble(b[64 * (k / 128) + 32 * (part % 2) + k % 32], part / 2);
+            return (low | (b[128 + 32 * (k / 128) + k % 32] >> (2 * part) & 3) << 4) ^ 32;
+        }
+        case Q2_K: return b[16 + 32 * (k / 128) + k % 32] >> (2 * (k % 128 / 32)) & 3;
+        case Q3_K:
+            return ((b[32 + 32 * (k / 128) + k % 32] >> (2 * (k % 128 / 32)) & 3) | (b[k % 32] >> (k / 32) & 1) << 2) ^ 4;
+        default: return nibble(b[8 + 16 * (k / 32) + k % 16], k / 16 % 2);
+    }
+}
+
+// Byte `at` of the sub-scales of a block.
+DEVICE u8 sub_scale(u32 type, const u8* b, u32 at) {
+    switch (type) {
+        case Q6_K: return b[192 + at];
+        case Q3_K: return (u8)((nibble(b[96 + at % 8], at / 8) | (b[104 + at % 4] >> (2 * (at / 4)) & 3) << 4) - 32);
+        case IQ4_XS: return (u8)((nibble(b[4 + at / 2], at % 2) | (b[2 + at / 4] >> (2 * (at % 4)) & 3) << 4) - 32);
+        default: return b[at];
+    }
+}
+
+// Where the scales of a block of 256 stand.
+DEVICE u32 block_scale_at(u32 type) { return type == Q2_K ? 80 : type == Q3_K ? 108 : type == Q6_K ? 208 : 0; }
+
+// Quant of row and input of a tile, as it is kept.
+DEVICE u32 quant_at(const PackArgs& args, u32 row, u32 col) {
+    u32 cols = block_cols(args.type);
+    const u8* b = block_at(args, row, col / cols);
+    return b ? quant(args.type, b, col % cols) : 0;
+}
+
+// Byte `at` of the quants of the tile that begins at row and col.
+DEVICE u32 quant_byte(const PackArgs& args, u32 row, u32 col, u32 at) {
+    u32 type = args.type, bits = bits_of(type), word = at % 16 / 4, byte = at % 4, lane = at % 512 / 16;
+    u32 rest = at - second_plane(type);
+    u32 value = 0;
+    if (has_bits(type) && at >= second_plane(type)) {
+        u32 units = tile_cols(type) / 64;
+        lane = rest / (4 * units);
+        u32 from = col + 64 * (rest / 4 % units) + 4 * (lane % 4) + byte;
+        for (u32 i = 0; i < 8; i++)
+            value |= (quant_at(args, row + lane / 4 + 8 * (i % 2), from + 32 * (i / 4) + 16 * (i / 2 % 2)) >> (bits - 1) & 1) << i;
+    } else if (has_pairs(type) && (bits != 6 || at >= second_plane(type))) {
+        u32 from = bits == 6 ? rest : at;
+        u32 first = col + 32 * (from / 512 * 4 + word) + 4 * (lane % 4) + byte;
+        for (u32 i = 0; i < 4; i++) {
+            u32 q = quant_at(args, row + lane / 4 + 8 * (i % 2), first + 16 * (i / 2));
+            value |= (bits == 6 ? q >> 4 : q & 3) << (2 * i);
+        }
+    } else {
+        row += lane / 4 + 8 * (word % 2);
+        u32 from = col + 16 * (word / 2) + 4 * (lane % 4) + byte;
+        if (bits == 8) return quant_at(args, row, from + 32 * (at / 512));
+        from += 64 * (at / 512);
+        value = (quant_at(args, row, from) & 15) | (quant_at(args, row, from + 32) & 15) << 4;
+    }
+    return value;
+}
+
+// Byte `at` of what follows the quants.
+DEVICE u32 scale_byte(const PackArgs& args, u32 row, u32 col, u32 at) {
+    u32 type = args.type;
+    if (!is_by256(type)) {
+        const u8* b = block_at(args, row + at % 64 / 4, col / 32 + at % 4 / 2);
+        return b ? b[2 * (at / 64) + at % 2] : 0;
+    }
+    u32 sub = sub_bytes(type), scale = scale_bytes(type);
+    bool is_sub = at < TILE_ROWS * sub;
+    if (!is_sub) at -= TILE_ROWS * sub;
+    const u8* b = block_at(args, row + at / (is_sub ? sub : scale), col / 256);
+    if (!b) return 0;
+    return is_sub ? sub_scale(type, b, at % sub) : b[block_scale_at(type) + at % scale];
+}
+
+DEVICE u32 float_byte(const PackArgs& args, u32 row, u32 col, u32 at) {
+    u32 bytes = block_bytes(args.type), lane = at % 512 / 16;
+    u32 step = at / (256 * bytes), high, low;
+    if (bytes == 2) {
+        low = at % 8 / 4;
+        high = at % 16 / 8;
+    } else {
+        low = at % 16 / 8;
+        high = at % 1024 / 512;
+    }
+    u32 k = 16 * step + 8 * high + 2 * (lane % 4) + at / bytes % 2;
+    const u8* b = block_at(args, row + lane / 4 + 8 * low, col + k);
+    return b ? b[at % bytes] : 0;
+}
+
+// A thread block a tile, a thread a word at a time.
+KERNEL(pack, PackArgs, 128) {
+    u32 bytes = tile_bytes(args.type), quants = quant_bytes(args.type);
+    u32 row = block_x() / args.tiles_per_row * TILE_ROWS, col = block_x() % args.tiles_per_row * tile_cols(args.type);
+    u32* to = reinterpret_cast<u32*>(args.tiles + (u64)block_x() * bytes);
+    for (u32 at = 4 * thread_index(); at < bytes; at += 4 * block_threads()) {
+        u32 word = 0;
+        for (u32 i = 0; i < 4; i++) {
+            u32 byte = is_float(args.type) ? float_byte(args, row, col, at + i)
+                : at < quants ? quant_byte(args, row, col, at + i) : scale_byte(args, row, col, at + i - quants);
+            word |= byte << (8 * i);
+        }
+        to[at / 4] = word;
+    }
+}
+
+// out[i] = table[ids[i]]; a thread block a row, on y 256 of its inputs.
+struct EmbedArgs {
+    const u8* tiles;
+    const u32* ids;
+    float* out;
+    u32 type, rows, cols, tiles_per_row;
+};
+
+DEVICE u16 half_at(const u8* at) { return *reinterpret_cast<const u16*>(at); }
+
+// The value of a row and an input of a tile.
+DEVICE float value_at(u32 type, const u8* tile, u32 row, u32 col) {
+    if (is_float(type)) {
+        u32 lane = 4 * (row % 8) + col % 8 / 2, high = col % 16 / 8, low = row / 8;
+        if (type == F32) return *reinterpret_cast<const float*>(tile + 1024 * (col / 16) + 512 * high + 16 * lane + 8 * low + 4 * (col % 2));
+        u16 half = half_at(tile + 512 * (col / 16) + 16 * lane + 8 * high + 4 * low + 2 * (col % 2));
+        return type == F16 ? f16_to_f32(half) : bf16_to_f32(half);
+    }
+    u32 unit = col / 64, sub = col % 64 / 32, lane = 4 * (row % 8) + col % 16 / 4, word = col % 32 / 16 * 2 + row / 8, byte = col % 4;
+    u32 bits = bits_of(type);
+    const u8* second = tile + second_plane(type);
+    const u8* pairs = (bits == 6 ? second : tile) + 512 * (unit / 2) + 16 * lane + 4 * (unit % 2 * 2 + sub) + byte;
+    i32 q;
+    if (bits == 8) q = (i8)tile[512 * sub + 16 * lane + 4 * word + byte];
+    else if (bits < 4) q = *pairs >> (2 * word) & 3;
+    else q = nibble(tile[512 * unit + 16 * lane + 4 * word + byte], sub);
+    if (bits == 6) q |= (*pairs >> (2 * word) & 3) << 4;
+    if (has_bits(type)) {
+        u32 units = tile_cols(type) / 64;
+        q |= (second[4 * units * lane + 4 * unit + byte] >> (4 * sub + word) & 1) << (bits - 1);
+    }
+    if (type == IQ4_NL || type == IQ4_XS) q = (i8)(IQ4_TABLE[q / 4] >> (8 * (q % 4)));
+    if (is_signed(type)) q = (q ^ (1 << (bits - 1))) - (1 << (bits - 1));
+    const u8* scales = tile + scales_at(type) + row * scale_bytes(type);
+    const u8* subs = tile + quant_bytes(type) + row * sub_bytes(type);
+    if (!is_by256(type)) {
+        const u8* at = tile + scales_at(type) + 4 * row + 2 * sub;
+        float d = f16_to_f32(half_at(at));
+        return has_min(type) ? d * q + f16_to_f32(half_at(at + 64)) : d * q;
+    }
+    if (type == Q4_K || type == Q5_K) {
+        u32 j = col / 32, scale, min;
+        if (j < 4) {
+            scale = subs[4 + j] & 63;
+            min = subs[8 + j] & 63;
+        } else {
+            scale = (subs[8 + j] & 15) | subs[j] >> 6 << 4;
+            min = subs[8 + j] >> 4 | subs[4 + j] >> 6 << 4;
+        }
+        return f16_to_f32(half_at(subs)) * (float)scale * q - f16_to_f32(half_at(subs + 2)) * (float)min;
+    }
+    float d = f16_to_f32(half_at(scales));
+    if (type == Q2_K) {
+        u32 scale = subs[col / 16];
+        return d * (float)(scale & 15) * q - f16_to_f32(half_at(scales + 2)) * (float)(scale >> 4);
+    }
+    return d * (float)(i8)subs[type == IQ4_XS ? col / 32 : col / 16] * q;
+}
+
+KERNEL(embed, EmbedArgs, 256) {
+    u32 id = args.ids[block_x()], col = 256 * block_y() + thread_index();
+    // An id that no table has is a mistake of the caller's; it must not read what is not there.
+    if (id >= args.rows) id = 0;
+    if (col >= args.cols || args.rows == 0) return;
+    u32 cols = tile_cols(args.type);
+    const u8* tile = args.tiles + ((u64)(id / TILE_ROWS) * args.tiles_per_row + col / cols) * tile_bytes(args.type);
+    args.out[(u64)block_x() * args.cols + col] = value_at(args.type, tile, id % TILE_ROWS, col % cols);
+}

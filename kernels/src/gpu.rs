@@ -20,9 +20,11 @@ mod memory;
 mod modules;
 mod nvrtc;
 mod places;
+mod rope;
 mod rows;
 mod steps;
 mod tables;
+mod top_k;
 
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::GpuDevice;

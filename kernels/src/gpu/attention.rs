@@ -1,19 +1,419 @@
 //! Attention and its cache of keys and values.
+//!
+//! Three steps: queries and keys are normed and rotated, and keys and values stored; every split of [`SPLIT`] places is
+//! attended to by itself; and the splits of a row are put together in their order. Nothing of this depends on how many
+//! rows there are, so a row has the same bits in any company.
 
-use crate::device::{AttentionArgs, KvAppendArgs, KvCommitArgs};
+use crate::buffer::Buffer;
+use crate::device::{
+    AttentionArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvLayer, KvType, PAGE_TOKENS, RopeArgs,
+    RopeStyle, Segment, Visibility, Window,
+};
 use crate::error::DeviceError;
-use crate::gpu::device::GpuDevice;
+use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::tables::{HostTables, TablePtrs};
+
+/// Places of a split; see gpu/attention.h.
+const SPLIT: usize = 256;
+/// Threads of the kernels that prepare, attend and move.
+const THREADS: u32 = 128;
+/// Threads that put splits together, and how many of them share four dims.
+const COMBINE_THREADS: usize = 256;
+const COMBINE_MEMBERS: usize = 4;
+/// Scratch memory that the splits of one launch may fill; more rows go in several launches.
+const PARTIALS_BYTES: usize = 64 << 20;
+/// But no fewer rows than these, which share what they read.
+const LEAST_ROWS: usize = 8;
+/// Query heads that a block takes together.
+const MAX_COLUMNS: usize = 8;
+/// The largest head that a block's threads can hold.
+const MAX_HEAD_DIM: usize = 1024;
+/// Rows that one launch moves; see gpu/kv.cu.
+const MOVES: usize = 64;
+
+/// See gpu/kv.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PrepareArgs {
+    q: DevicePtr,
+    k: DevicePtr,
+    v: DevicePtr,
+    q_gamma: DevicePtr,
+    k_gamma: DevicePtr,
+    turns: DevicePtr,
+    cache_k: DevicePtr,
+    cache_v: DevicePtr,
+    tables: TablePtrs,
+    eps: f32,
+    num_heads: u32,
+    num_kv_heads: u32,
+    q_stride: u32,
+    pairs: u32,
+    adjacent: u32,
+}
+
+/// See gpu/attention.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct AttendArgs {
+    q: DevicePtr,
+    k: DevicePtr,
+    v: DevicePtr,
+    tables: TablePtrs,
+    partials: DevicePtr,
+    sums: DevicePtr,
+    out: DevicePtr,
+    first_row: u32,
+    end_row: u32,
+    num_heads: u32,
+    num_kv_heads: u32,
+    q_stride: u32,
+    num_splits: u32,
+    window: u32,
+    causal: u32,
+}
+
+/// See gpu/kv.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct MoveArgs {
+    cache_k: DevicePtr,
+    cache_v: DevicePtr,
+    num_kv_heads: u32,
+    count: u32,
+    from: [u32; MOVES],
+    to: [u32; MOVES],
+}
+
+/// Sizes of a layer's heads and how its keys and values are kept: what its kernels are compiled for.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+    kv_type: KvType,
+}
+
+impl Shape {
+    fn source(&self, name: &'static str, text: &'static str) -> Source {
+        let f16 = u32::from(self.kv_type == KvType::F16);
+        Source {
+            name,
+            text,
+            defines: vec![
+                ("HEAD_DIM", self.head_dim.to_string()),
+                ("KV_F16", f16.to_string()),
+            ],
+        }
+    }
+
+    fn keys_and_values(&self) -> Source {
+        self.source("kv.cu", include_str!("../../gpu/kv.cu"))
+    }
+
+    fn attend(&self) -> Source {
+        let mut source = self.source("attention.cu", include_str!("../../gpu/attention.cu"));
+        source.defines.push(("GROUP", self.group().to_string()));
+        source
+    }
+
+    fn combine(&self) -> Source {
+        Source {
+            name: "combine.cu",
+            text: include_str!("../../gpu/combine.cu"),
+            defines: vec![("HEAD_DIM", self.head_dim.to_string())],
+        }
+    }
+
+    fn group(&self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+
+    /// Panics on sizes that no model has, and where the cache is too small for pages that the segments name.
+    fn check(&self, cache: &KvLayer, segments: &[Segment<'_>]) {
+        let dim = self.head_dim;
+        assert!(
+            dim.is_multiple_of(16) && self.num_heads.is_multiple_of(self.num_kv_heads),
+            "attention: head sizes"
+        );
+        assert!(
+            dim <= MAX_HEAD_DIM,
+            "attention: heads of more than {MAX_HEAD_DIM} dims"
+        );
+        assert!(
+            cache.v.on_gpu().kv_type == self.kv_type,
+            "keys and values of a layer are of one type"
+        );
+        let page_len = self.num_kv_heads * dim * PAGE_TOKENS;
+        let num_pages = cache.k.len().min(cache.v.len()) / page_len;
+        for segment in segments {
+            let used = (segment.committed_len + segment.parents.len()).div_ceil(PAGE_TOKENS);
+            assert!(
+                segment.pages.len() >= used,
+                "attention: {} pages for {used} pages of rows",
+                segment.pages.len()
+            );
+            assert!(
+                segment.pages[..used]
+                    .iter()
+                    .all(|&page| (page as usize) < num_pages),
+                "attention: a page outside of the cache"
+            );
+        }
+    }
+}
+
+fn ptr(buffer: &Buffer) -> DevicePtr {
+    buffer.on_gpu().memory.ptr()
+}
+
+/// Values from one query head to the next.
+fn q_stride(args: &AttentionArgs<'_>) -> usize {
+    args.head_dim * if args.gated { 2 } else { 1 }
+}
+
+/// A bug of the caller if it fails.
+fn check(what: &str, got: usize, expected: usize) {
+    assert!(
+        got >= expected,
+        "attention: {what} holds {got} values, {expected} are needed"
+    );
+}
+
+/// Rows of keys and values, queries where there are any, and what is done to them before attention.
+struct Fresh<'a> {
+    q: Option<(&'a Buffer, usize)>,
+    k: &'a Buffer,
+    v: &'a Buffer,
+    gammas: [DevicePtr; 2],
+    eps: f32,
+    rope: RopeArgs<'a>,
+}
+
+impl<'a> Fresh<'a> {
+    fn of(args: &'a AttentionArgs<'_>, q_stride: usize) -> Self {
+        let norm = args.head_norm.as_ref();
+        let gamma = |pick: fn(&HeadNorm<'a>) -> &'a Buffer| {
+            norm.map_or(DevicePtr::NULL, |norm| ptr(pick(norm)))
+        };
+        Self {
+            q: Some((args.q, q_stride)),
+            k: args.k,
+            v: args.v,
+            gammas: [gamma(|norm| norm.q_gamma), gamma(|norm| norm.k_gamma)],
+            eps: norm.map_or(0.0, |norm| norm.eps),
+            rope: args.rope,
+        }
+    }
+}
 
 impl GpuDevice {
-    pub(super) fn attention_op(&self, _args: AttentionArgs<'_>) -> Result<(), DeviceError> {
-        panic!("not written yet")
+    pub(super) fn attention_op(&self, args: AttentionArgs<'_>) -> Result<(), DeviceError> {
+        let shape = Shape {
+            num_heads: args.num_heads,
+            num_kv_heads: args.num_kv_heads,
+            head_dim: args.head_dim,
+            kv_type: args.cache.k.on_gpu().kv_type,
+        };
+        shape.check(args.cache, args.segments);
+        assert!(
+            args.window.is_none_or(|window| window.tokens > 0),
+            "attention: a window holds at least the row itself"
+        );
+        let staged = self.tables(args.segments, args.visibility)?;
+        let host = staged.host();
+        let q_stride = q_stride(&args);
+        let rows = host.rows.len();
+        check("q", args.q.len(), rows * args.num_heads * q_stride);
+        check("out", args.out.len(), rows * args.num_heads * args.head_dim);
+        let fresh = Fresh::of(&args, q_stride);
+        self.prepare(&shape, &fresh, args.cache, (rows, staged.ptrs))?;
+        self.attend(&shape, &args, host, staged.ptrs)
     }
 
-    pub(super) fn kv_append_op(&self, _args: KvAppendArgs<'_>) -> Result<(), DeviceError> {
-        panic!("not written yet")
+    /// Norms, rotates and stores rows.
+    fn prepare(
+        &self,
+        shape: &Shape,
+        fresh: &Fresh<'_>,
+        cache: &KvLayer,
+        (rows, tables): (usize, TablePtrs),
+    ) -> Result<(), DeviceError> {
+        let width = shape.num_kv_heads * shape.head_dim;
+        check("k", fresh.k.len(), rows * width);
+        check("v", fresh.v.len(), rows * width);
+        assert!(
+            2 * fresh.rope.inv_freq.len() <= shape.head_dim,
+            "attention: more rotated dims than a head has"
+        );
+        let num_heads = fresh.q.map_or(0, |_| shape.num_heads);
+        let prepare = PrepareArgs {
+            q: fresh.q.map_or(DevicePtr::NULL, |(q, _)| ptr(q)),
+            k: ptr(fresh.k),
+            v: ptr(fresh.v),
+            q_gamma: fresh.gammas[0],
+            k_gamma: fresh.gammas[1],
+            turns: self.turns.of(&self.driver, fresh.rope.inv_freq)?,
+            cache_k: ptr(&cache.k),
+            cache_v: ptr(&cache.v),
+            tables,
+            eps: fresh.eps,
+            num_heads: num_heads as u32,
+            num_kv_heads: shape.num_kv_heads as u32,
+            q_stride: fresh.q.map_or(0, |(_, stride)| stride as u32),
+            pairs: fresh.rope.inv_freq.len() as u32,
+            adjacent: u32::from(fresh.rope.style == RopeStyle::Adjacent),
+        };
+        let heads = (num_heads + shape.num_kv_heads) as u32;
+        let launch = Launch {
+            grid: [rows as u32, heads.div_ceil(THREADS / 32), 1],
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        self.launch(&shape.keys_and_values(), "prepare", launch, &prepare)
     }
 
-    pub(super) fn kv_commit_op(&self, _args: KvCommitArgs<'_>) -> Result<(), DeviceError> {
-        panic!("not written yet")
+    /// Attends to what is stored.
+    fn attend(
+        &self,
+        shape: &Shape,
+        args: &AttentionArgs<'_>,
+        host: &HostTables,
+        tables: TablePtrs,
+    ) -> Result<(), DeviceError> {
+        let num_rows = host.rows.len();
+        // A power of two, so that a sequence that grows keeps its launches.
+        let num_splits = host.most_seen().div_ceil(SPLIT).next_power_of_two();
+        let splits_of_row = shape.num_heads * num_splits;
+        let row_bytes = splits_of_row * (shape.head_dim + 2) * size_of::<f32>();
+        let rows_at_once = (PARTIALS_BYTES / row_bytes).max(LEAST_ROWS).min(num_rows);
+        let partials = self.scratch(Scratch::Partials, rows_at_once * row_bytes)?;
+        let partials_bytes = rows_at_once * splits_of_row * shape.head_dim * size_of::<f32>();
+        let (window, causal) = match args.window {
+            None => (0, false),
+            Some(Window { tokens, causal }) => (u32::try_from(tokens).unwrap_or(u32::MAX), causal),
+        };
+        for first_row in (0..num_rows).step_by(rows_at_once.max(1)) {
+            let attend = AttendArgs {
+                q: ptr(args.q),
+                k: ptr(&args.cache.k),
+                v: ptr(&args.cache.v),
+                tables,
+                partials,
+                sums: partials.add(partials_bytes),
+                out: ptr(args.out),
+                first_row: first_row as u32,
+                end_row: (first_row + rows_at_once).min(num_rows) as u32,
+                num_heads: shape.num_heads as u32,
+                num_kv_heads: shape.num_kv_heads as u32,
+                q_stride: q_stride(args) as u32,
+                num_splits: num_splits as u32,
+                window,
+                causal: u32::from(causal),
+            };
+            self.launch_attend(shape, &attend)?;
+            self.launch_combine(shape, &attend)?;
+        }
+        Ok(())
+    }
+
+    fn launch_attend(&self, shape: &Shape, args: &AttendArgs) -> Result<(), DeviceError> {
+        let columns = shape.group().min(MAX_COLUMNS);
+        let passes = shape.group().div_ceil(columns);
+        let pitch = columns.next_multiple_of(4);
+        let queries_and_weights = (shape.head_dim + SPLIT) * pitch;
+        let sums = THREADS as usize * 8 * columns;
+        let launch = Launch {
+            grid: [
+                args.end_row - args.first_row,
+                (shape.num_kv_heads * passes) as u32,
+                args.num_splits,
+            ],
+            threads: THREADS,
+            shared_bytes: ((queries_and_weights + SPLIT + sums) * size_of::<f32>()) as u32,
+        };
+        self.launch(&shape.attend(), "attend", launch, args)
+    }
+
+    fn launch_combine(&self, shape: &Shape, args: &AttendArgs) -> Result<(), DeviceError> {
+        let dims = COMBINE_THREADS / COMBINE_MEMBERS * 4;
+        let launch = Launch {
+            grid: [
+                args.end_row - args.first_row,
+                shape.num_heads as u32,
+                shape.head_dim.div_ceil(dims) as u32,
+            ],
+            threads: COMBINE_THREADS as u32,
+            shared_bytes: 0,
+        };
+        self.launch(&shape.combine(), "combine", launch, args)
+    }
+
+    pub(super) fn kv_append_op(&self, args: KvAppendArgs<'_>) -> Result<(), DeviceError> {
+        let shape = Shape {
+            num_heads: args.num_kv_heads,
+            num_kv_heads: args.num_kv_heads,
+            head_dim: args.head_dim,
+            kv_type: args.cache.k.on_gpu().kv_type,
+        };
+        shape.check(args.cache, args.segments);
+        // Rows follow one another, as where each sees all.
+        let staged = self.tables(args.segments, Visibility::All)?;
+        let fresh = Fresh {
+            q: None,
+            k: args.k,
+            v: args.v,
+            gammas: [
+                DevicePtr::NULL,
+                args.k_norm.map_or(DevicePtr::NULL, |norm| ptr(norm.gamma)),
+            ],
+            eps: args.k_norm.map_or(0.0, |norm| norm.eps),
+            rope: args.rope,
+        };
+        let rows = staged.host().rows.len();
+        self.prepare(&shape, &fresh, args.cache, (rows, staged.ptrs))
+    }
+
+    pub(super) fn kv_commit_op(&self, args: KvCommitArgs<'_>) -> Result<(), DeviceError> {
+        let shape = Shape {
+            num_heads: args.num_kv_heads,
+            num_kv_heads: args.num_kv_heads,
+            head_dim: args.head_dim,
+            kv_type: args.cache.k.on_gpu().kv_type,
+        };
+        let num_pages = args.cache.k.len() / (shape.num_kv_heads * shape.head_dim * PAGE_TOKENS);
+        let place = |slot: usize| {
+            let page = args.pages[slot / PAGE_TOKENS] as usize;
+            assert!(page < num_pages, "kv_commit: a page outside of the cache");
+            (page * PAGE_TOKENS + slot % PAGE_TOKENS) as u32
+        };
+        let moves: Vec<_> = args
+            .path
+            .iter()
+            .enumerate()
+            .filter(|&(to, &from)| from != to)
+            .map(|(to, from)| (args.committed_len + from, args.committed_len + to))
+            .collect();
+        for moves in moves.chunks(MOVES) {
+            let mut move_args = MoveArgs {
+                cache_k: ptr(&args.cache.k),
+                cache_v: ptr(&args.cache.v),
+                num_kv_heads: shape.num_kv_heads as u32,
+                count: moves.len() as u32,
+                from: [0; MOVES],
+                to: [0; MOVES],
+            };
+            for (i, &(from, to)) in moves.iter().enumerate() {
+                (move_args.from[i], move_args.to[i]) = (place(from), place(to));
+            }
+            let launch = Launch {
+                grid: [shape.num_kv_heads as u32, 2, 1],
+                threads: THREADS,
+                shared_bytes: 0,
+            };
+            self.launch(&shape.keys_and_values(), "move_rows", launch, &move_args)?;
+        }
+        Ok(())
     }
 }

@@ -20,6 +20,7 @@ use crate::gpu::emulation::Emulation;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::steps::{Next, Shape, Steps};
+use crate::gpu::rope::TurnTables;
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 
 /// Values of a buffer on a GPU.
@@ -43,6 +44,8 @@ pub struct GpuDevice {
     steps: Mutex<Steps>,
     /// Ids of the running step on the device.
     ids: Mutex<DeviceIds>,
+    /// Angles of rotary embeddings.
+    pub(super) turns: TurnTables,
     /// The first thing that went wrong in an operation, which has no way to say so.
     fault: OnceLock<DeviceError>,
 }
@@ -92,6 +95,7 @@ impl GpuDevice {
                 memory: DeviceMemory::new(&driver, 0)?,
                 host: Vec::new(),
             }),
+            turns: TurnTables::default(),
             fault: OnceLock::new(),
             driver,
         })

@@ -13,6 +13,7 @@ use crate::gpu::image_cache::{ImageCache, ImageId};
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arch.h", include_str!("../../gpu/arch.h")),
     ("tables.h", include_str!("../../gpu/tables.h")),
+    ("attention.h", include_str!("../../gpu/attention.h")),
     ("emulation.h", include_str!("../../gpu/emulation.h")),
     ("mma.h", include_str!("../../gpu/mma.h")),
     ("weights.h", include_str!("../../gpu/weights.h")),

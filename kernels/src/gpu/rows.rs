@@ -1,7 +1,7 @@
-//! What is done to whole rows: embedding, gathering, the likeliest ids.
+//! What is done to whole rows: embedding, gathering, copies into columns.
 
 use crate::buffer::Buffer;
-use crate::device::{Matrix, StoreColumnsArgs, TopKArgs};
+use crate::device::{Matrix, StoreColumnsArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
@@ -116,12 +116,8 @@ impl GpuDevice {
             "embed: out holds {} values",
             out.len()
         );
-        let list = self.scratch(Scratch::Lists, size_of_val(ids))?;
-        // SAFETY: scratch memory of this size, and a list that is copied before the call returns.
-        unsafe {
-            self.driver
-                .copy_to_device(list, ids.as_ptr().cast(), size_of_val(ids))
-        };
+        // Those of a step are there already.
+        let list = self.ids(ids)?;
         let launch = Launch {
             grid: [
                 ids.len() as u32,
@@ -141,9 +137,5 @@ impl GpuDevice {
             tiles_per_row: table.tiles_per_row() as u32,
         };
         self.launch(&pack_source(), "embed", launch, &args)
-    }
-
-    pub(super) fn top_k_op(&self, _args: TopKArgs<'_>) -> Result<(), DeviceError> {
-        panic!("not written yet")
     }
 }

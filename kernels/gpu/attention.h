@@ -1,0 +1,63 @@
+// What the kernels of attention share. Mirrors src/gpu/attention.rs.
+#pragma once
+#include "tables.h"
+
+// Places that one block attends to. Splits begin at place 0, whatever else a launch holds: a row's sums over keys are cut
+// at the same places in any company.
+constexpr u32 SPLIT = 256;
+
+// How keys and values are kept.
+#if KV_F16
+typedef u16 Kept;
+DEVICE float from_kept(u16 x) { return f16_to_f32(x); }
+DEVICE u16 to_kept(float x) { return f32_to_f16(x); }
+#else
+typedef float Kept;
+DEVICE float from_kept(float x) { return x; }
+DEVICE float to_kept(float x) { return x; }
+#endif
+
+// Places `first..end`.
+struct Places {
+    u32 first, end;
+};
+
+struct AttendArgs {
+    // [N, H, q_stride], normed and rotated.
+    const float* q;
+    // [page, Hkv, D, PAGE_TOKENS]
+    const Kept* k;
+    // [page, Hkv, PAGE_TOKENS, D]
+    const Kept* v;
+    Tables tables;
+    // Of rows `first_row..`: [rows, H, num_splits, D], and maximum and sum of each.
+    float* partials;
+    Vec2f* sums;
+    // [N, H, D]
+    float* out;
+    // Rows of this launch.
+    u32 first_row, end_row;
+    u32 num_heads, num_kv_heads;
+    // D, or 2D where a gate follows each head's query.
+    u32 q_stride;
+    u32 num_splits;
+    // Sliding window in tokens; 0: none. `causal`: it ends at the row itself.
+    u32 window, causal;
+};
+
+// What a row sees of its sequence.
+DEVICE Places seen_by(const Row& row, u32 window, u32 causal) {
+    if (window == 0) return {0, row.seen_end};
+    u32 first = row.place + 1 > window ? row.place + 1 - window : 0;
+    u32 after = causal ? 0 : window - 1;
+    u32 end = after < 0xffffffffu - 1 - row.place ? row.place + after + 1 : 0xffffffffu;
+    return {first, smaller(end, row.seen_end)};
+}
+// What it sees of a split; empty where `first >= end`.
+DEVICE Places seen_of_split(const Row& row, u32 window, u32 causal, u32 split) {
+    Places seen = seen_by(row, window, causal);
+    return {larger(seen.first, split * SPLIT), smaller(seen.end, (split + 1) * SPLIT)};
+}
+
+// Scores are products scaled so that their exponentials are powers of two.
+DEVICE float score_scale(u32 head_dim) { return divide(1.44269504088896340736f, square_root((float)head_dim)); }

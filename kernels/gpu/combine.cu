@@ -1,0 +1,75 @@
+// Puts the splits of a row together, and applies the gate.
+//
+// HEAD_DIM: D.
+#include "attention.h"
+
+// Splits are taken by MEMBERS in turn; then the members' sums are added in order.
+constexpr u32 COMBINE_THREADS = 256, MEMBERS = 4, QUADS = HEAD_DIM / 4;
+// Splits of which each member has loads under way at once.
+constexpr u32 FLIGHT = 8;
+
+struct Mixed {
+    Vec4f sum;
+    float total;
+};
+DEVICE void add_split(Mixed& mixed, float weight, float total, Vec4f part) {
+    mixed.total = fused_multiply_add(weight, total, mixed.total);
+    mixed.sum.x = fused_multiply_add(weight, part.x, mixed.sum.x);
+    mixed.sum.y = fused_multiply_add(weight, part.y, mixed.sum.y);
+    mixed.sum.z = fused_multiply_add(weight, part.z, mixed.sum.z);
+    mixed.sum.w = fused_multiply_add(weight, part.w, mixed.sum.w);
+}
+
+// Grid: rows, heads, runs of dims.
+KERNEL(combine, AttendArgs, 256) {
+    SHARED float tops[COMBINE_THREADS / LANES];
+    SHARED Mixed parts[COMBINE_THREADS];
+    u32 row_index = args.first_row + block_x(), head = block_y(), thread = thread_index();
+    Row row = args.tables.rows[row_index];
+    if (row.segment == NONE) return;
+    Places seen = seen_by(row, args.window, args.causal);
+    u32 first = seen.first / SPLIT, end = (seen.end + SPLIT - 1) / SPLIT;
+    u64 base = ((u64)block_x() * args.num_heads + head) * args.num_splits;
+    const Vec2f* sums = args.sums + base;
+
+    float top = -1e30f;
+    for (u32 s = first + thread; s < end; s += COMBINE_THREADS) top = larger(top, sums[s].x);
+    top = warp_max(top);
+    if (lane_index() == 0) tops[warp_index()] = top;
+    sync_threads();
+    for (u32 w = 0; w < COMBINE_THREADS / LANES; w++) top = larger(top, tops[w]);
+
+    u32 quad = block_z() * (COMBINE_THREADS / MEMBERS) + thread / MEMBERS, member = thread % MEMBERS;
+    bool is_used = quad < QUADS;
+    const Vec4f* partials = reinterpret_cast<const Vec4f*>(args.partials + base * HEAD_DIM) + (is_used ? quad : 0);
+    Mixed mixed = {};
+    // A split's member is that of its number, windows or not.
+    for (u32 s = first / MEMBERS * MEMBERS + member; s < end; s += MEMBERS * FLIGHT) {
+        Vec4f part[FLIGHT];
+        Vec2f sum[FLIGHT];
+#pragma unroll
+        for (u32 i = 0; i < FLIGHT; i++) {
+            u32 at = s + i * MEMBERS;
+            at = at < first || at >= end ? first : at;
+            part[i] = partials[(u64)at * QUADS];
+            sum[i] = sums[at];
+        }
+#pragma unroll
+        for (u32 i = 0; i < FLIGHT; i++) {
+            u32 at = s + i * MEMBERS;
+            float weight = at >= first && at < end ? exp2_fast(sum[i].x - top) : 0.0f;
+            add_split(mixed, weight, sum[i].y, part[i]);
+        }
+    }
+    parts[thread] = mixed;
+    sync_threads();
+    if (member != 0 || !is_used) return;
+    for (u32 m = 1; m < MEMBERS; m++) add_split(mixed, 1.0f, parts[thread + m].total, parts[thread + m].sum);
+    u64 at = (u64)row_index * args.num_heads + head;
+    float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w};
+    for (u32 i = 0; i < 4; i++) {
+        float value = divide(values[i], mixed.total);
+        if (args.q_stride > HEAD_DIM) value *= sigmoid(args.q[at * args.q_stride + HEAD_DIM + quad * 4 + i]);
+        args.out[at * HEAD_DIM + quad * 4 + i] = value;
+    }
+}

@@ -1,0 +1,133 @@
+// Queries and keys made ready, keys and values stored and moved.
+//
+// HEAD_DIM: D. KV_F16: keys and values are kept in f16.
+#include "attention.h"
+
+constexpr u32 WARPS = 4;
+constexpr float TWO_PI_OVER_2_64 = 3.4061215800304556e-19f;
+
+struct PrepareArgs {
+    // [N, H, q_stride], changed in place.
+    float* q;
+    // [N, Hkv, D]
+    const float* k;
+    const float* v;
+    // [D] each; null: no norm.
+    const float* q_gamma;
+    const float* k_gamma;
+    // [pairs]: turns per position in units of 2^-64, so that products wrap at whole turns.
+    const u64* turns;
+    // [page, Hkv, D, PAGE_TOKENS] and [page, Hkv, PAGE_TOKENS, D]
+    Kept* cache_k;
+    Kept* cache_v;
+    Tables tables;
+    float eps;
+    u32 num_heads, num_kv_heads, q_stride, pairs;
+    // 1: pairs are neighbours; 0: they lie `pairs` apart.
+    u32 adjacent;
+};
+
+struct SinCos {
+    float sin, cos;
+};
+// Of `turns` / 2^64 of a turn. Series around the nearest quarter turn, where they are good to 6e-8.
+DEVICE SinCos sin_cos(u64 turns) {
+    u32 quarter = (u32)((turns + (1ull << 61)) >> 62);
+    float x = (float)(i64)(turns - ((u64)quarter << 62)) * TWO_PI_OVER_2_64;
+    float y = x * x;
+    float s = fused_multiply_add(y, 2.7557319e-6f, -1.9841270e-4f);
+    s = fused_multiply_add(y, s, 8.3333333e-3f);
+    s = fused_multiply_add(y, s, -1.6666667e-1f);
+    s = fused_multiply_add(y * x, s, x);
+    float c = fused_multiply_add(y, -2.7557319e-7f, 2.4801587e-5f);
+    c = fused_multiply_add(y, c, -1.3888889e-3f);
+    c = fused_multiply_add(y, c, 4.1666667e-2f);
+    c = fused_multiply_add(y, c, -0.5f);
+    c = fused_multiply_add(y, c, 1.0f);
+    float sin = quarter & 1 ? c : s, cos = quarter & 1 ? s : c;
+    return {quarter & 2 ? -sin : sin, (quarter + 1) & 2 ? -cos : cos};
+}
+
+// A warp a head of a row: query heads first, then key heads, with the values that belong to them.
+KERNEL(prepare, PrepareArgs, 128) {
+    SHARED float heads[WARPS][HEAD_DIM];
+    u32 lane = lane_index(), head = block_y() * WARPS + warp_index();
+    Row row = args.tables.rows[block_x()];
+    if (row.segment == NONE || head >= args.num_heads + args.num_kv_heads) return;
+    Segment segment = args.tables.segments[row.segment];
+    bool is_key = head >= args.num_heads;
+    u32 kv_head = head - args.num_heads;
+    u64 key_at = ((u64)block_x() * args.num_kv_heads + kv_head) * HEAD_DIM;
+    float* query = args.q + ((u64)block_x() * args.num_heads + head) * args.q_stride;
+    const float* from = is_key ? args.k + key_at : query;
+    const float* gamma = is_key ? args.k_gamma : args.q_gamma;
+    float* x = heads[warp_index()];
+
+    float square = 0;
+    for (u32 d = lane; d < HEAD_DIM; d += LANES) {
+        float value = from[d];
+        square = fused_multiply_add(value, value, square);
+        x[d] = value;
+    }
+    square = warp_sum(square);
+    if (gamma) {
+        float inverse = divide(1.0f, square_root(square * (1.0f / HEAD_DIM) + args.eps));
+        for (u32 d = lane; d < HEAD_DIM; d += LANES) x[d] = x[d] * inverse * gamma[d];
+    }
+    sync_warp();
+    u64 position = (u64)segment.first_position + row.place;
+    for (u32 i = lane; i < args.pairs; i += LANES) {
+        SinCos turn = sin_cos(position * args.turns[i]);
+        u32 a = args.adjacent ? 2 * i : i, b = args.adjacent ? 2 * i + 1 : i + args.pairs;
+        float u = x[a], w = x[b];
+        x[a] = u * turn.cos - w * turn.sin;
+        x[b] = w * turn.cos + u * turn.sin;
+    }
+    sync_warp();
+    if (!is_key) {
+        for (u32 d = lane; d < HEAD_DIM; d += LANES) query[d] = x[d];
+        return;
+    }
+    u32 token = row.slot % PAGE_TOKENS;
+    u64 base = ((u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head) * PAGE_TOKENS * HEAD_DIM;
+    for (u32 d = lane; d < HEAD_DIM; d += LANES) {
+        args.cache_k[base + d * PAGE_TOKENS + token] = to_kept(x[d]);
+        args.cache_v[base + token * HEAD_DIM + d] = to_kept(args.v[key_at + d]);
+    }
+}
+
+// Rows that one launch moves, and that a thread reads before it writes any.
+constexpr u32 MOVES = 64, HELD = 8;
+
+struct MoveArgs {
+    Kept* cache_k;
+    Kept* cache_v;
+    u32 num_kv_heads, count;
+    // page * PAGE_TOKENS + token. Both ascend in slots and no source lies before its target, so what is written is
+    // needed by no later move.
+    u32 from[MOVES], to[MOVES];
+};
+// A block a head of keys (y = 0) or values (y = 1); a thread walks all moves for its own dims.
+KERNEL(move_rows, MoveArgs, 128) {
+    bool is_key = block_y() == 0;
+    Kept* kept = is_key ? args.cache_k : args.cache_v;
+    u64 page_len = (u64)args.num_kv_heads * PAGE_TOKENS * HEAD_DIM;
+    u64 head = (u64)block_x() * PAGE_TOKENS * HEAD_DIM;
+    u32 token_stride = is_key ? 1 : HEAD_DIM, dim_stride = is_key ? PAGE_TOKENS : 1;
+    for (u32 d = thread_index(); d < HEAD_DIM; d += block_threads())
+        for (u32 first = 0; first < args.count; first += HELD) {
+            Kept held[HELD];
+#pragma unroll
+            for (u32 i = 0; i < HELD; i++)
+                if (first + i < args.count) {
+                    u32 at = args.from[first + i];
+                    held[i] = kept[at / PAGE_TOKENS * page_len + head + at % PAGE_TOKENS * token_stride + d * dim_stride];
+                }
+#pragma unroll
+            for (u32 i = 0; i < HELD; i++)
+                if (first + i < args.count) {
+                    u32 at = args.to[first + i];
+                    kept[at / PAGE_TOKENS * page_len + head + at % PAGE_TOKENS * token_stride + d * dim_stride] = held[i];
+                }
+        }
+}

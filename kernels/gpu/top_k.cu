@@ -1,0 +1,141 @@
+// The likeliest ids of rows of logits.
+//
+// Two passes: every slice of a row gives its own best, in order, and its share of the sum of exponentials; then the
+// slices' lists are merged. A logit and its id make one key whose order is the order wanted: larger logits first, then
+// smaller ids.
+#include "arch.h"
+
+constexpr u32 THREADS = 256, WARPS = THREADS / LANES, EACH = 8, SLICE = THREADS * EACH;
+
+struct TopKArgs {
+    // [N, V]
+    const float* logits;
+    // [N, slices, per_slice], best first.
+    u64* best;
+    // [N, slices]: maximum, and sum of exponentials of what is less than it.
+    Vec2f* sums;
+    // [N, K]
+    u32* ids;
+    float* log_probs;
+    u32 vocab_size, k, num_slices, per_slice;
+};
+
+// Keys of what is no logit sort behind all others.
+constexpr u64 NO_KEY = 0;
+DEVICE u64 key_of(float logit, u32 id) {
+    // What is no number is the least likely, and zeros are equal.
+    u32 bits = f32_to_bits(logit == logit ? logit + 0.0f : bits_to_f32(0xff800000u));
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (u64)bits << 32 | (u32)~id;
+}
+DEVICE u32 id_of(u64 key) { return ~(u32)key; }
+DEVICE float logit_of(u64 key) {
+    u32 bits = (u32)(key >> 32);
+    return bits_to_f32(bits >> 31 ? bits & 0x7fffffffu : ~bits);
+}
+
+DEVICE u64 warp_best(u64 key) {
+    for (u32 mask = LANES / 2; mask > 0; mask /= 2) {
+        u32 high = shuffle_xor((u32)(key >> 32), mask), low = shuffle_xor((u32)key, mask);
+        key = larger(key, (u64)high << 32 | low);
+    }
+    return key;
+}
+// Of all threads. `side`: another in each of two calls that follow one another.
+DEVICE u64 block_best(u64 key, u32 side) {
+    SHARED u64 best[2][WARPS];
+    key = warp_best(key);
+    if (lane_index() == 0) best[side][warp_index()] = key;
+    sync_threads();
+    key = best[side][0];
+    for (u32 w = 1; w < WARPS; w++) key = larger(key, best[side][w]);
+    return key;
+}
+DEVICE float block_max(float x) {
+    SHARED float tops[WARPS];
+    x = warp_max(x);
+    if (lane_index() == 0) tops[warp_index()] = x;
+    sync_threads();
+    for (u32 w = 0; w < WARPS; w++) x = larger(x, tops[w]);
+    return x;
+}
+DEVICE float block_sum(float x) {
+    SHARED float sums[WARPS];
+    x = warp_sum(x);
+    if (lane_index() == 0) sums[warp_index()] = x;
+    sync_threads();
+    x = sums[0];
+    for (u32 w = 1; w < WARPS; w++) x += sums[w];
+    return x;
+}
+
+// Grid: slices, rows.
+KERNEL(top_k_slices, TopKArgs, 256) {
+    u32 slice = block_x(), first = slice * SLICE;
+    const float* logits = args.logits + (u64)block_y() * args.vocab_size;
+    u64 at = (u64)block_y() * args.num_slices + slice;
+    u64 keys[EACH], best = NO_KEY;
+    float values[EACH], top = bits_to_f32(0xff800000u), sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        u32 id = first + i * THREADS + thread_index();
+        bool is_there = id < args.vocab_size;
+        values[i] = is_there ? logits[id] : bits_to_f32(0xff800000u);
+        keys[i] = is_there ? key_of(values[i], id) : NO_KEY;
+        top = larger(top, values[i]);
+        best = larger(best, keys[i]);
+    }
+    top = block_max(top);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) sum += exponential(values[i] - top);
+    sum = block_sum(sum);
+    if (thread_index() == 0) args.sums[at] = {top, sum};
+    for (u32 n = 0; n < args.per_slice; n++) {
+        u64 winner = block_best(best, n % 2);
+        if (thread_index() == 0) args.best[at * args.per_slice + n] = winner;
+        if (best != winner || winner == NO_KEY) continue;
+        best = NO_KEY;
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            if (keys[i] == winner) keys[i] = NO_KEY;
+            best = larger(best, keys[i]);
+        }
+    }
+}
+
+// Best of the slices that a thread looks after, given how many each has handed out.
+DEVICE u64 next_of(const u64* best, const u32* taken, u32 num_slices, u32 per_slice) {
+    u64 key = NO_KEY;
+    for (u32 slice = thread_index(); slice < num_slices; slice += THREADS)
+        if (taken[slice] < per_slice) key = larger(key, best[(u64)slice * per_slice + taken[slice]]);
+    return key;
+}
+
+// Grid: rows.
+KERNEL(top_k_merge, TopKArgs, 256) {
+    DYNAMIC_SHARED(memory);
+    u32* taken = reinterpret_cast<u32*>(memory);
+    const u64* best = args.best + (u64)block_x() * args.num_slices * args.per_slice;
+    const Vec2f* sums = args.sums + (u64)block_x() * args.num_slices;
+    float top = bits_to_f32(0xff800000u), sum = 0;
+    for (u32 slice = thread_index(); slice < args.num_slices; slice += THREADS) {
+        taken[slice] = 0;
+        top = larger(top, sums[slice].x);
+    }
+    top = block_max(top);
+    for (u32 slice = thread_index(); slice < args.num_slices; slice += THREADS)
+        sum = fused_multiply_add(sums[slice].y, exponential(sums[slice].x - top), sum);
+    sum = block_sum(sum);
+    float log_sum = log2_fast(sum) * 0.69314718055994530942f;
+    u64 mine = next_of(best, taken, args.num_slices, args.per_slice);
+    for (u32 n = 0; n < args.k; n++) {
+        u64 winner = block_best(mine, n % 2);
+        if (thread_index() == 0) {
+            args.ids[block_x() * args.k + n] = id_of(winner);
+            args.log_probs[block_x() * args.k + n] = logit_of(winner) - top - log_sum;
+        }
+        if (mine != winner) continue;
+        taken[id_of(winner) / SLICE]++;
+        mine = next_of(best, taken, args.num_slices, args.per_slice);
+    }
+}

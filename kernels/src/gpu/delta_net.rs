@@ -1,18 +1,338 @@
-//! Gated DeltaNet layers.
+//! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed. See gpu/delta_net.cu.
+//!
+//! A commit is the same walk over the rows of the forward pass, with tables in which the accepted path is a chain.
 
-use crate::device::{DeltaNetArgs, DeltaNetCommitArgs};
+use crate::buffer::Buffer;
+use crate::device::{DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
-use crate::gpu::device::GpuDevice;
+use crate::gpu::device::{GpuDevice, Scratch, Staged};
+use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, TablePtrs};
+
+const DELTA_NET: &str = include_str!("../../gpu/delta_net.cu");
+/// Threads of a block of each kernel, and what a block covers.
+const THREADS: u32 = 128;
+const WARPS: usize = 4;
+/// Columns of a head that a block walks with.
+const STRIP: usize = 32;
+/// Shared memory that walking blocks use besides saved levels, rounded up.
+const WALK_SHARED_BYTES: u32 = 16 * 1024;
+/// Rows that a warp prepares one after another where there are many: it reads its weights once.
+const LONG_RUN: u32 = 4;
+/// Rows from which on there are many.
+const MANY_ROWS: usize = 128;
+
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PrepareArgs {
+    tables: TablePtrs,
+    qkv: DevicePtr,
+    alpha: DevicePtr,
+    beta: DevicePtr,
+    conv_weight: DevicePtr,
+    a: DevicePtr,
+    dt_bias: DevicePtr,
+    history: DevicePtr,
+    prepared: DevicePtr,
+    gates: DevicePtr,
+    num_rows: u32,
+    rows_per_warp: u32,
+    q_scale: f32,
+}
+
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct WalkArgs {
+    tables: TablePtrs,
+    prepared: DevicePtr,
+    gates: DevicePtr,
+    qkv: DevicePtr,
+    states: DevicePtr,
+    history: DevicePtr,
+    out: DevicePtr,
+    spill: DevicePtr,
+    shared_levels: u32,
+}
+
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct NormArgs {
+    tables: TablePtrs,
+    z: DevicePtr,
+    gamma: DevicePtr,
+    out: DevicePtr,
+    num_rows: u32,
+    eps: f32,
+}
+
+/// What the recurrence is made from, in a forward pass and in a commit.
+struct Inputs<'a> {
+    op: &'static str,
+    shape: DeltaNetShape,
+    qkv: &'a Buffer,
+    alpha: &'a Buffer,
+    beta: &'a Buffer,
+    conv_weight: &'a Buffer,
+    a: &'a Buffer,
+    dt_bias: &'a Buffer,
+    state: &'a DeltaNetState,
+    /// Where answers go, if they are wanted.
+    out: Option<&'a Buffer>,
+}
+
+fn ptr(buffer: &Buffer) -> DevicePtr {
+    buffer.on_gpu().memory.ptr()
+}
+
+fn source(shape: &DeltaNetShape) -> Source {
+    let define = |name, value: usize| (name, value.to_string());
+    Source {
+        name: "delta_net.cu",
+        text: DELTA_NET,
+        defines: vec![
+            define("HK", shape.num_k_heads),
+            define("HV", shape.num_v_heads),
+            define("DK", shape.k_dim),
+            define("DV", shape.v_dim),
+            define("TAPS", shape.conv_taps),
+        ],
+    }
+}
+
+/// Saved levels that a walk of a segment may need: one more takes a node above two walks that need one less.
+fn levels(segment: &SegmentEntry) -> u32 {
+    if segment.advance == 1 {
+        return 0;
+    }
+    (segment.num_rows + 1)
+        .ilog2()
+        .saturating_sub(1)
+        .min(MAX_SAVED_LEVELS)
+}
+
+/// Bytes of a level that a walking block saves.
+fn level_bytes(shape: &DeltaNetShape) -> u32 {
+    (shape.k_dim.next_multiple_of(32) * STRIP * size_of::<f32>()) as u32
+}
+
+/// Blocks that walk a sequence's state.
+fn walking_blocks(shape: &DeltaNetShape) -> usize {
+    shape.num_v_heads * shape.v_dim.div_ceil(STRIP)
+}
 
 impl GpuDevice {
-    pub(super) fn delta_net_op(&self, _args: DeltaNetArgs<'_>) -> Result<(), DeviceError> {
-        panic!("not written yet")
+    pub(super) fn delta_net_op(&self, args: DeltaNetArgs<'_>) -> Result<(), DeviceError> {
+        let shape = args.shape;
+        let staged = self.tables(args.segments, Visibility::Ancestors)?;
+        let num_rows = staged.host().rows.len();
+        let width = shape.num_v_heads * shape.v_dim;
+        for (what, buffer, len) in [
+            ("z", args.z, num_rows * width),
+            ("out", &*args.out, num_rows * width),
+            ("norm", args.norm.gamma, shape.v_dim),
+        ] {
+            check("delta_net", what, buffer.len(), len)?;
+        }
+        let inputs = Inputs {
+            op: "delta_net",
+            shape,
+            qkv: args.qkv,
+            alpha: args.alpha,
+            beta: args.beta,
+            conv_weight: args.conv_weight,
+            a: args.a,
+            dt_bias: args.dt_bias,
+            state: args.state,
+            out: Some(&*args.out),
+        };
+        self.recur(&inputs, &staged)?;
+        let norm = NormArgs {
+            tables: staged.ptrs,
+            z: ptr(args.z),
+            gamma: ptr(args.norm.gamma),
+            out: ptr(args.out),
+            num_rows: num_rows as u32,
+            eps: args.norm.eps,
+        };
+        let launch = Launch {
+            grid: [(num_rows * shape.num_v_heads).div_ceil(WARPS) as u32, 1, 1],
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        self.launch(&source(&shape), "delta_norm", launch, &norm)
     }
 
     pub(super) fn delta_net_commit_op(
         &self,
-        _args: DeltaNetCommitArgs<'_>,
+        args: DeltaNetCommitArgs<'_>,
     ) -> Result<(), DeviceError> {
-        panic!("not written yet")
+        let staged = self.stage(HostTables::path(args.rows, args.state_index))?;
+        let inputs = Inputs {
+            op: "delta_net_commit",
+            shape: args.shape,
+            qkv: args.qkv,
+            alpha: args.alpha,
+            beta: args.beta,
+            conv_weight: args.conv_weight,
+            a: args.a,
+            dt_bias: args.dt_bias,
+            state: args.state,
+            out: None,
+        };
+        self.recur(&inputs, &staged)
     }
+
+    /// Prepares the rows of the tables, walks them, and moves the states of segments that advance.
+    fn recur(&self, inputs: &Inputs<'_>, staged: &Staged<'_>) -> Result<(), DeviceError> {
+        let shape = &inputs.shape;
+        inputs.check(staged.host())?;
+        let num_rows = staged.host().rows.len();
+        let (channels, heads) = (shape.conv_channels(), shape.num_v_heads);
+        let prepared_bytes = num_rows * channels * size_of::<f32>();
+        let gates_bytes = num_rows * heads * size_of::<[f32; 2]>();
+        let spill_at = (prepared_bytes + gates_bytes).next_multiple_of(256);
+        let room = self.level_room(shape);
+        let spilled: usize = staged
+            .host()
+            .segments
+            .iter()
+            .map(|segment| levels(segment).saturating_sub(room) as usize)
+            .sum();
+        let spill_bytes = spilled * walking_blocks(shape) * level_bytes(shape) as usize;
+        let scratch = self.scratch(Scratch::Recurrence, spill_at + spill_bytes)?;
+        let gates = scratch.add(prepared_bytes);
+        let source = source(shape);
+
+        let rows_per_warp = if num_rows < MANY_ROWS { 1 } else { LONG_RUN };
+        let all_heads = 2 * shape.num_k_heads + heads;
+        let prepare = PrepareArgs {
+            tables: staged.ptrs,
+            qkv: ptr(inputs.qkv),
+            alpha: ptr(inputs.alpha),
+            beta: ptr(inputs.beta),
+            conv_weight: ptr(inputs.conv_weight),
+            a: ptr(inputs.a),
+            dt_bias: ptr(inputs.dt_bias),
+            history: ptr(&inputs.state.conv),
+            prepared: scratch,
+            gates,
+            num_rows: num_rows as u32,
+            rows_per_warp,
+            q_scale: 1.0 / (shape.k_dim as f32).sqrt(),
+        };
+        let launch = Launch {
+            grid: [
+                (num_rows as u32).div_ceil(rows_per_warp),
+                all_heads.div_ceil(WARPS) as u32,
+                1,
+            ],
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        self.launch(&source, "delta_prepare", launch, &prepare)?;
+
+        let walk = WalkArgs {
+            tables: staged.ptrs,
+            prepared: scratch,
+            gates,
+            qkv: ptr(inputs.qkv),
+            states: ptr(&inputs.state.recurrent),
+            history: ptr(&inputs.state.conv),
+            out: inputs.out.map_or(DevicePtr::NULL, ptr),
+            spill: scratch.add(spill_at),
+            shared_levels: room,
+        };
+        let segments = &staged.host().segments;
+        let has_trees = segments.iter().any(|segment| levels(segment) > 0);
+        let history_blocks = channels.div_ceil(THREADS as usize);
+        let launch = Launch {
+            grid: [
+                (walking_blocks(shape) + history_blocks) as u32,
+                segments.len() as u32,
+                1,
+            ],
+            threads: THREADS,
+            // Always as much as there is room for: a kernel is told the most that it will ask for when it is loaded.
+            shared_bytes: if has_trees {
+                room * level_bytes(shape)
+            } else {
+                0
+            },
+        };
+        let name = if has_trees {
+            "delta_walk_trees"
+        } else {
+            "delta_walk_chains"
+        };
+        self.launch(&source, name, launch, &walk)
+    }
+
+    /// Levels for which there is shared memory when all blocks of a sequence run at once.
+    fn level_room(&self, shape: &DeltaNetShape) -> u32 {
+        let facts = self.facts();
+        let resident = (walking_blocks(shape) as u32).div_ceil(facts.multiprocessors.max(1));
+        let bytes = facts.shared_bytes_per_block / resident.max(1);
+        let levels = bytes.saturating_sub(WALK_SHARED_BYTES) / level_bytes(shape);
+        levels.min(MAX_SAVED_LEVELS)
+    }
+}
+
+impl Inputs<'_> {
+    fn check(&self, tables: &HostTables) -> Result<(), DeviceError> {
+        let shape = &self.shape;
+        let num_rows = tables.rows.len();
+        let indices = tables.segments.iter().map(|s| s.state_index as usize + 1);
+        let sequences = indices.max().unwrap_or(0);
+        let (channels, heads) = (shape.conv_channels(), shape.num_v_heads);
+        for (what, buffer, len) in [
+            ("qkv", self.qkv, num_rows * channels),
+            ("alpha", self.alpha, num_rows * heads),
+            ("beta", self.beta, num_rows * heads),
+            ("conv_weight", self.conv_weight, channels * shape.conv_taps),
+            ("a", self.a, heads),
+            ("dt_bias", self.dt_bias, heads),
+            (
+                "states",
+                &self.state.recurrent,
+                sequences * shape.state_len(),
+            ),
+            ("history", &self.state.conv, sequences * shape.conv_len()),
+        ] {
+            check(self.op, what, buffer.len(), len)?;
+        }
+        for (what, dim, unit) in [
+            ("key head dim", shape.k_dim, 4),
+            ("value head dim", shape.v_dim, 8),
+        ] {
+            if dim == 0 || !dim.is_multiple_of(unit) {
+                return Err(DeviceError::Shape {
+                    op: self.op,
+                    what,
+                    expected: dim.next_multiple_of(unit).max(unit),
+                    got: dim,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check(
+    op: &'static str,
+    what: &'static str,
+    got: usize,
+    expected: usize,
+) -> Result<(), DeviceError> {
+    if got >= expected {
+        return Ok(());
+    }
+    Err(DeviceError::Shape {
+        op,
+        what,
+        expected,
+        got,
+    })
 }

@@ -133,9 +133,14 @@ impl GpuDevice {
         segments: &[Segment<'_>],
         visibility: Visibility,
     ) -> Result<Staged<'_>, DeviceError> {
+        self.stage(HostTables::new(segments, visibility))
+    }
+
+    /// Tables on the device, uploaded unless they are the last ones.
+    pub(super) fn stage(&self, host: HostTables) -> Result<Staged<'_>, DeviceError> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let before = tables.ptrs();
-        let ptrs = tables.set(&self.driver, HostTables::new(segments, visibility))?;
+        let ptrs = tables.set(&self.driver, host)?;
         if ptrs != before {
             self.moves.fetch_add(1, Ordering::Relaxed);
         }

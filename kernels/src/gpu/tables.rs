@@ -28,6 +28,16 @@ pub(crate) struct Row {
     pub parent_row: u32,
 }
 
+/// A row that belongs to no segment.
+const UNUSED: Row = Row {
+    segment: NONE,
+    place: 0,
+    slot: 0,
+    seen_end: 0,
+    path: NONE,
+    parent_row: NONE,
+};
+
 /// See gpu/tables.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -76,17 +86,33 @@ impl HostTables {
     pub(crate) fn new(segments: &[Segment<'_>], visibility: Visibility) -> Self {
         let mut tables = Self::default();
         let num_rows = segments.iter().map(|s| s.first_row + s.parents.len()).max();
-        let unused = Row {
-            segment: NONE,
-            place: 0,
-            slot: 0,
-            seen_end: 0,
-            path: NONE,
-            parent_row: NONE,
-        };
-        tables.rows = vec![unused; num_rows.unwrap_or(0)];
+        tables.rows = vec![UNUSED; num_rows.unwrap_or(0)];
         for (number, segment) in segments.iter().enumerate() {
             tables.push(number as u32, segment, visibility);
+        }
+        tables
+    }
+
+    /// An accepted path, which a state moves along: its rows as they stand in a batch, with no others.
+    pub(crate) fn path(rows: &[usize], state_index: usize) -> Self {
+        let nodes: Vec<i32> = (-1..).take(rows.len()).collect();
+        let segment = Segment {
+            first_row: 0,
+            parents: &nodes,
+            committed_len: 0,
+            first_position: 0,
+            pages: &[],
+            state_index,
+            advance: true,
+        };
+        let mut tables = Self::new(&[segment], Visibility::Ancestors);
+        let num_rows = rows.iter().map(|row| row + 1).max().unwrap_or(0);
+        let chain = std::mem::replace(&mut tables.rows, vec![UNUSED; num_rows]);
+        for (node, mut entry) in chain.into_iter().enumerate() {
+            let parent = node.checked_sub(1).map(|above| rows[above] as u32);
+            entry.parent_row = parent.unwrap_or(NONE);
+            tables.rows[rows[node]] = entry;
+            tables.steps[node].row = rows[node] as u32;
         }
         tables
     }

@@ -279,3 +279,57 @@ fn a_node_and_the_states_have_the_same_bits_on_every_way() {
         }
     }
 }
+
+/// 31 nodes, each inner one with two children: a walk depth first has four branches open at a time.
+fn bushy() -> Vec<i32> {
+    (0..31).map(|i| (i + 1) / 2 - 1).collect()
+}
+
+/// Trees with many branches open at a time, with two roots, and beside each other.
+#[test]
+fn bushy_trees_agree_with_plain_loops_and_with_themselves_alone() {
+    let bushy = bushy();
+    let mut two_roots: Vec<i32> = bushy[..15].to_vec();
+    two_roots.extend(bushy[..15].iter().map(|&p| if p < 0 { p } else { p + 15 }));
+    for &shape in SHAPES {
+        let mut noise = Noise(37);
+        let model = model(shape, &mut noise);
+        let prompt = rows(shape, 5, &mut noise);
+        let trees = [
+            (0, &bushy, rows(shape, bushy.len(), &mut noise)),
+            (2, &two_roots, rows(shape, two_roots.len(), &mut noise)),
+        ];
+        let mut state = model.start();
+        prompt.iter().for_each(|row| {
+            model.step(&mut state, row);
+        });
+        for device in devices().iter().map(AsRef::as_ref) {
+            let what = format!("{shape:?} on {}", device.name());
+            let mut layer = Layer::new(device, &model);
+            let five = chain(5);
+            let part = |sequence, parents, rows, advance| Part {
+                sequence,
+                parents,
+                rows,
+                advance,
+            };
+            layer.run(
+                &[part(0, &five, &prompt, true), part(2, &five, &prompt, true)],
+                None,
+            );
+            let trees = trees
+                .each_ref()
+                .map(|(sequence, parents, rows)| part(*sequence, parents, rows, false));
+            let mut alone = Vec::new();
+            for tree in &trees {
+                let got = layer.run(std::slice::from_ref(tree), None);
+                let want = model.segment(&state, tree.parents, tree.rows);
+                let error = relative_error(&got, &want);
+                assert!(error < TOLERANCE, "{what}: {error:e}");
+                alone.extend(got);
+            }
+            let together = layer.run(&trees, None);
+            assert!(same_bits(&together, &alone), "{what}");
+        }
+    }
+}

@@ -1,0 +1,438 @@
+// Gated DeltaNet: causal convolution, delta rule, gated norm.
+//
+// Compiled for one shape: HK and HV key and value heads with dims DK and DV, and TAPS of the convolution. Value head p
+// reads key head p mod HK. Channels of a row: q of all key heads, k of all key heads, v of all value heads.
+//
+// Every sum has one order, whether a row is decoded alone, lies in a tree or is replayed: the same functions compute it.
+#include "tables.h"
+
+constexpr u32 HEADS = 2 * HK + HV;
+constexpr u32 CHANNELS = 2 * HK * DK + HV * DV;
+constexpr u32 KEPT_ROWS = TAPS - 1;
+
+// What a row's convolution reads, oldest tap first: the row itself, its ancestors, then the history's newest rows.
+struct Window {
+    const float* rows[TAPS];
+};
+DEVICE Window window_of(const Tables& tables, const float* qkv, const float* history, u32 row) {
+    Window window;
+    u32 state = tables.segments[tables.rows[row].segment].state_index;
+    const float* newest = history + ((u64)state * KEPT_ROWS + KEPT_ROWS) * CHANNELS;
+#pragma unroll
+    for (u32 tap = TAPS; tap-- > 0;) {
+        if (row != NONE) {
+            window.rows[tap] = qkv + (u64)row * CHANNELS;
+            row = tables.rows[row].parent_row;
+        } else {
+            newest -= CHANNELS;
+            window.rows[tap] = newest;
+        }
+    }
+    return window;
+}
+
+// ln(1 + e^x). A decay is applied thousands of times over, so it and this are computed to the last place or so.
+DEVICE float softplus(float x) {
+    if (x > 20.0f) return x;
+    // ln(1 + y) = 2 artanh(y / (2 + y)), with y at most 1.
+    float y = exponential(x > 0.0f ? -x : x);
+    float s = divide(y, 2.0f + y), square = s * s;
+    float sum = 1.0f / 17.0f;
+#pragma unroll
+    for (u32 i = 8; i-- > 0;) sum = fused_multiply_add(sum, square, 1.0f / (float)(2 * i + 1));
+    return fused_multiply_add(2.0f * s, sum, x > 0.0f ? x : 0.0f);
+}
+DEVICE float exact_exponential(float x) {
+    if (!(x > -80.0f && x < 80.0f)) return exponential(x);
+    i32 power = round_to_int(x * 1.44269504088896340736f);
+    float rest = fused_multiply_add((float)power, -0.693359375f, x);
+    rest = fused_multiply_add((float)power, 2.12194440e-4f, rest);
+    float sum = 1.0f / 5040.0f;
+    sum = fused_multiply_add(sum, rest, 1.0f / 720.0f);
+    sum = fused_multiply_add(sum, rest, 1.0f / 120.0f);
+    sum = fused_multiply_add(sum, rest, 1.0f / 24.0f);
+    sum = fused_multiply_add(sum, rest, 1.0f / 6.0f);
+    sum = fused_multiply_add(sum, rest, 0.5f);
+    sum = fused_multiply_add(sum, rest, 1.0f);
+    sum = fused_multiply_add(sum, rest, 1.0f);
+    return sum * bits_to_f32((u32)(power + 127) << 23);
+}
+
+// Convolution, norm of q and k, decay and write strength; a warp takes a head of a few rows.
+struct PrepareArgs {
+    Tables tables;
+    // [N, CHANNELS], [N, HV], [N, HV].
+    const float* qkv;
+    const float* alpha;
+    const float* beta;
+    // [CHANNELS, TAPS], [HV], [HV].
+    const float* conv_weight;
+    const float* a;
+    const float* dt_bias;
+    // [sequences, KEPT_ROWS, CHANNELS], oldest first.
+    const float* history;
+    // [N, CHANNELS]: q of length q_scale, k of length 1, v. [N, HV]: decay and strength.
+    float* prepared;
+    Vec2f* gates;
+    u32 num_rows;
+    u32 rows_per_warp;
+    float q_scale;
+};
+constexpr u32 PREPARE_WARPS = 4;
+
+template <u32 DIM> DEVICE void prepare_head(const PrepareArgs& args, u32 head, u32 first_channel, u32 first_row) {
+    constexpr u32 VALUES = (DIM + LANES - 1) / LANES;
+    float weights[VALUES][TAPS];
+    u32 lane = lane_index();
+#pragma unroll
+    for (u32 j = 0; j < VALUES; j++) {
+        const float* from = args.conv_weight + (u64)(first_channel + lane + j * LANES) * TAPS;
+        bool inside = DIM % LANES == 0 || lane + j * LANES < DIM;
+        if constexpr (TAPS == 4) {
+            Vec4f all = inside ? *reinterpret_cast<const Vec4f*>(from) : Vec4f{};
+            weights[j][0] = all.x, weights[j][1] = all.y, weights[j][2] = all.z, weights[j][3] = all.w;
+        } else {
+#pragma unroll
+            for (u32 tap = 0; tap < TAPS; tap++) weights[j][tap] = inside ? from[tap] : 0.0f;
+        }
+    }
+    u32 end = smaller(first_row + args.rows_per_warp, args.num_rows);
+    for (u32 row = first_row; row < end; row++) {
+        if (args.tables.rows[row].segment == NONE) continue;
+        Window window = window_of(args.tables, args.qkv, args.history, row);
+        float values[VALUES];
+        float squares = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < VALUES; j++) {
+            bool inside = DIM % LANES == 0 || lane + j * LANES < DIM;
+            u32 channel = first_channel + lane + j * LANES;
+            float sum = 0.0f;
+#pragma unroll
+            for (u32 tap = 0; tap < TAPS; tap++)
+                sum = fused_multiply_add(weights[j][tap], inside ? window.rows[tap][channel] : 0.0f, sum);
+            values[j] = silu(sum);
+            squares = fused_multiply_add(values[j], values[j], squares);
+        }
+        float factor = 1.0f;
+        if (head < 2 * HK)
+            factor = divide(head < HK ? args.q_scale : 1.0f, square_root(warp_sum(squares) + 1e-6f));
+#pragma unroll
+        for (u32 j = 0; j < VALUES; j++) {
+            bool inside = DIM % LANES == 0 || lane + j * LANES < DIM;
+            if (inside) args.prepared[(u64)row * CHANNELS + first_channel + lane + j * LANES] = values[j] * factor;
+        }
+        if (head >= 2 * HK && lane == 0) {
+            u32 value_head = head - 2 * HK;
+            u64 gate = (u64)row * HV + value_head;
+            float step = softplus(args.alpha[gate] + args.dt_bias[value_head]);
+            args.gates[gate] = {exact_exponential(args.a[value_head] * step), sigmoid(args.beta[gate])};
+        }
+    }
+}
+
+KERNEL(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES) {
+    u32 head = block_y() * PREPARE_WARPS + warp_index();
+    u32 first_row = block_x() * args.rows_per_warp;
+    if (head < 2 * HK) prepare_head<DK>(args, head, head * DK, first_row);
+    else if (head < HEADS) prepare_head<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, first_row);
+}
+
+// The recurrence. A thread block has a strip of columns (value dims) of a head; a warp has 8 of them, a lane a pair of
+// them in an eighth of the rows (key dims): rows 4r .. 4r + 3 of every 32, with r = lane % 8.
+constexpr u32 WALK_WARPS = 4;
+constexpr u32 WALK_THREADS = WALK_WARPS * LANES;
+constexpr u32 WARP_COLUMNS = 8;
+constexpr u32 STRIP = WALK_WARPS * WARP_COLUMNS;
+constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
+constexpr u32 QUADS = (DK + 31) / 32;
+constexpr u32 KEYS = QUADS * 32;
+// 16-byte pieces of a lane's state.
+constexpr u32 PIECES = QUADS * 2;
+constexpr u32 MAX_LEVELS = 8;
+static_assert(DK % 4 == 0 && DV % WARP_COLUMNS == 0, "head dims");
+
+struct State {
+    // Rows 4r + j of 32 i, left and right column.
+    float left[QUADS][4], right[QUADS][4];
+};
+
+DEVICE void load_state(State& state, const float* at) {
+    u32 first = lane_index() % 8 * 4;
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 row = i * 32 + first + j;
+            Vec2f pair = DK % 32 == 0 || row < DK ? *reinterpret_cast<const Vec2f*>(at + row * DV) : Vec2f{};
+            state.left[i][j] = pair.x, state.right[i][j] = pair.y;
+        }
+}
+DEVICE void store_state(const State& state, float* at) {
+    u32 first = lane_index() % 8 * 4;
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 row = i * 32 + first + j;
+            if (DK % 32 == 0 || row < DK) *reinterpret_cast<Vec2f*>(at + row * DV) = {state.left[i][j], state.right[i][j]};
+        }
+}
+// To and from a level, where each thread has a column of pieces of its own.
+DEVICE void put_state(const State& state, Vec4f* at) {
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        at[(2 * i) * WALK_THREADS] = {state.left[i][0], state.left[i][1], state.left[i][2], state.left[i][3]};
+        at[(2 * i + 1) * WALK_THREADS] = {state.right[i][0], state.right[i][1], state.right[i][2], state.right[i][3]};
+    }
+}
+DEVICE void get_state(State& state, const Vec4f* at) {
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        Vec4f l = at[(2 * i) * WALK_THREADS], r = at[(2 * i + 1) * WALK_THREADS];
+        state.left[i][0] = l.x, state.left[i][1] = l.y, state.left[i][2] = l.z, state.left[i][3] = l.w;
+        state.right[i][0] = r.x, state.right[i][1] = r.y, state.right[i][2] = r.z, state.right[i][3] = r.w;
+    }
+}
+
+// What a step needs, in shared memory.
+struct Staged {
+    Vec4f q[KEYS / 4], k[KEYS / 4];
+    // v of the strip; decay and strength; the step's words.
+    Vec4f v[STRIP / 4];
+    Vec2f gates, unused;
+    Step step;
+    u32 unused_word;
+};
+constexpr u32 V_LANES = STRIP / 4;
+
+// A step on its way there: a lane's share of it.
+struct Fetched {
+    Vec4f q[(DK / 4 + LANES - 1) / LANES], k[(DK / 4 + LANES - 1) / LANES];
+    Vec4f rest;
+};
+DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const Step& step, u32 head, u32 strip) {
+    u32 lane = lane_index();
+    const float* row = prepared + (u64)step.row * CHANNELS;
+    const Vec4f* q = reinterpret_cast<const Vec4f*>(row + head % HK * DK);
+    const Vec4f* k = reinterpret_cast<const Vec4f*>(row + (HK + head % HK) * DK);
+#pragma unroll
+    for (u32 at = 0; at * LANES < DK / 4; at++)
+        if (DK / 4 % LANES == 0 || at * LANES + lane < DK / 4) {
+            to.q[at] = q[at * LANES + lane];
+            to.k[at] = k[at * LANES + lane];
+        }
+    u32 column = strip * STRIP + lane * 4;
+    if (lane < V_LANES) {
+        if (DV % STRIP == 0 || column < DV) to.rest = *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column);
+    } else if (lane == V_LANES) {
+        Vec2f pair = gates[(u64)step.row * HV + head];
+        to.rest.x = pair.x, to.rest.y = pair.y;
+    } else {
+        to.rest = {bits_to_f32(step.row), bits_to_f32(step.load), bits_to_f32(step.save), 0.0f};
+    }
+}
+DEVICE void put(const Fetched& from, Staged& to) {
+    u32 lane = lane_index();
+#pragma unroll
+    for (u32 at = 0; at * LANES < DK / 4; at++)
+        if (DK / 4 % LANES == 0 || at * LANES + lane < DK / 4) {
+            to.q[at * LANES + lane] = from.q[at];
+            to.k[at * LANES + lane] = from.k[at];
+        }
+    if (lane < V_LANES + 2) to.v[lane] = from.rest;
+}
+
+// One row: decay, read by k, write, read by q. Returns what the lane is to write of the answer: of the left column in
+// even lanes, of the right one in odd lanes.
+DEVICE float advance(State& state, const Staged& staged) {
+    u32 lane = lane_index(), eighth = lane % 8;
+    float left[2] = {}, right[2] = {};
+    Vec4f k[QUADS];
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        k[i] = staged.k[i * 8 + eighth];
+        left[0] = fused_multiply_add(state.left[i][0], k[i].x, left[0]);
+        right[0] = fused_multiply_add(state.right[i][0], k[i].x, right[0]);
+        left[1] = fused_multiply_add(state.left[i][1], k[i].y, left[1]);
+        right[1] = fused_multiply_add(state.right[i][1], k[i].y, right[1]);
+        left[0] = fused_multiply_add(state.left[i][2], k[i].z, left[0]);
+        right[0] = fused_multiply_add(state.right[i][2], k[i].z, right[0]);
+        left[1] = fused_multiply_add(state.left[i][3], k[i].w, left[1]);
+        right[1] = fused_multiply_add(state.right[i][3], k[i].w, right[1]);
+    }
+    float decay = staged.gates.x, strength = staged.gates.y;
+    float l = left[0] + left[1], r = right[0] + right[1];
+#pragma unroll
+    for (u32 mask = 1; mask < 8; mask *= 2) {
+        l += shuffle_xor(l, mask);
+        r += shuffle_xor(r, mask);
+    }
+    Vec2f v = reinterpret_cast<const Vec2f*>(staged.v)[warp_index() * (WARP_COLUMNS / 2) + lane / 8];
+    // The state decays before it is read: the sum of the decayed is the decayed sum.
+    l = strength * fused_multiply_add(-decay, l, v.x);
+    r = strength * fused_multiply_add(-decay, r, v.y);
+    float answer_l[2] = {}, answer_r[2] = {};
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        Vec4f q = staged.q[i * 8 + eighth];
+        float ks[4] = {k[i].x, k[i].y, k[i].z, k[i].w}, qs[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            state.left[i][j] = fused_multiply_add(ks[j], l, state.left[i][j] * decay);
+            state.right[i][j] = fused_multiply_add(ks[j], r, state.right[i][j] * decay);
+            answer_l[j % 2] = fused_multiply_add(state.left[i][j], qs[j], answer_l[j % 2]);
+            answer_r[j % 2] = fused_multiply_add(state.right[i][j], qs[j], answer_r[j % 2]);
+        }
+    }
+    l = answer_l[0] + answer_l[1], r = answer_r[0] + answer_r[1];
+    float mine = lane % 2 ? r : l;
+    mine += shuffle_xor(lane % 2 ? l : r, 1);
+    mine += shuffle_xor(mine, 2);
+    mine += shuffle_xor(mine, 4);
+    return mine;
+}
+
+struct WalkArgs {
+    Tables tables;
+    // See PrepareArgs.
+    const float* prepared;
+    const Vec2f* gates;
+    const float* qkv;
+    // [sequences, HV, DK, DV], [sequences, KEPT_ROWS, CHANNELS].
+    float* states;
+    float* history;
+    // [N, HV, DV], before the norm; null where only states are to move.
+    float* out;
+    // Levels that shared memory has no room for.
+    Vec4f* spill;
+    u32 shared_levels;
+};
+
+// Levels that a walk of so many rows may need: one more takes a node above two such walks.
+DEVICE u32 levels_of(u32 num_rows) {
+    u32 levels = 0;
+    while (levels < MAX_LEVELS && (4u << levels) - 1 <= num_rows) levels++;
+    return levels;
+}
+
+// The history of a segment that advances: the last rows of its chain, after older ones where it is short.
+DEVICE void move_history(const WalkArgs& args, const Segment& segment, u32 channel) {
+    if (channel >= CHANNELS) return;
+    u32 last = args.tables.steps[segment.first_step + segment.num_rows - 1].row;
+    Window window = window_of(args.tables, args.qkv, args.history, last);
+    float values[KEPT_ROWS + 1];
+    // All of them before the first is overwritten.
+#pragma unroll
+    for (u32 i = 0; i < KEPT_ROWS; i++) values[i] = window.rows[i + 1][channel];
+    float* to = args.history + (u64)segment.state_index * KEPT_ROWS * CHANNELS + channel;
+#pragma unroll
+    for (u32 i = 0; i < KEPT_ROWS; i++) to[(u64)i * CHANNELS] = values[i];
+}
+
+template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
+    SHARED Staged staged[2][WALK_WARPS];
+    Segment segment = args.tables.segments[block_y()];
+    if (segment.num_rows == 0) return;
+    if (block_x() >= HV * STRIPS) {
+        if (segment.advance) move_history(args, segment, (block_x() - HV * STRIPS) * WALK_THREADS + thread_index());
+        return;
+    }
+    u32 head = block_x() / STRIPS, strip = block_x() % STRIPS, warp = warp_index(), lane = lane_index();
+    const Step* steps = args.tables.steps + segment.first_step;
+    u32 column = strip * STRIP + warp * WARP_COLUMNS + lane / 8 * 2;
+    bool active = DV % STRIP == 0 || column < DV;
+    float* committed = args.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
+
+    // Each warp brings one of the next steps in.
+    Step ahead = {};
+    if (warp < segment.num_rows) ahead = steps[warp];
+    State state;
+    if (active) load_state(state, committed);
+    Fetched fetched;
+    if (warp < segment.num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
+    if (WALK_WARPS + warp < segment.num_rows) ahead = steps[WALK_WARPS + warp];
+    if (DK / 4 + lane < KEYS / 4)
+        for (u32 side = 0; side < 2; side++) {
+            staged[side][warp].q[DK / 4 + lane] = {};
+            staged[side][warp].k[DK / 4 + lane] = {};
+        }
+
+    Vec4f* spill = nullptr;
+    if (BRANCHES && !segment.advance && levels_of(segment.num_rows) > args.shared_levels) {
+        // A level after another, those of the segments before first.
+        u32 before = 0;
+        for (u32 i = 0; i < block_y(); i++) {
+            u32 levels = args.tables.segments[i].advance ? 0 : levels_of(args.tables.segments[i].num_rows);
+            before += levels > args.shared_levels ? levels - args.shared_levels : 0;
+        }
+        spill = args.spill + ((u64)before * HV * STRIPS + block_x()) * (PIECES * WALK_THREADS) + thread_index();
+    }
+    if (BRANCHES) saved += thread_index();
+
+    for (u32 first = 0, side = 0; first < segment.num_rows; first += WALK_WARPS, side ^= 1) {
+        if (first + warp < segment.num_rows) put(fetched, staged[side][warp]);
+        sync_threads();
+        if (first + WALK_WARPS + warp < segment.num_rows)
+            fetch(fetched, args.prepared, args.gates, ahead, head, strip);
+        if (first + 2 * WALK_WARPS + warp < segment.num_rows) ahead = steps[first + 2 * WALK_WARPS + warp];
+        if (!active) continue;
+        u32 count = smaller(segment.num_rows - first, WALK_WARPS);
+        for (u32 i = 0; i < count; i++) {
+            const Staged& now = staged[side][i];
+            Step step = now.step;
+            if (step.load != NONE && first + i > 0) {
+                if (!BRANCHES || step.load == BASE) load_state(state, committed);
+                else if (step.load < args.shared_levels) get_state(state, saved + step.load * (PIECES * WALK_THREADS));
+                else get_state(state, spill + (u64)(step.load - args.shared_levels) * (HV * STRIPS * PIECES * WALK_THREADS));
+            }
+            float answer = advance(state, now);
+            if (args.out && lane % 8 < 2) args.out[((u64)step.row * HV + head) * DV + column + lane % 2] = answer;
+            if (BRANCHES && step.save != NONE) {
+                if (step.save < args.shared_levels) put_state(state, saved + step.save * (PIECES * WALK_THREADS));
+                else put_state(state, spill + (u64)(step.save - args.shared_levels) * (HV * STRIPS * PIECES * WALK_THREADS));
+            }
+        }
+    }
+    if (active && segment.advance) store_state(state, committed);
+}
+
+// Segments that are chains.
+KERNEL(delta_walk_chains, WalkArgs, WALK_THREADS) { walk<false>(args, nullptr); }
+KERNEL(delta_walk_trees, WalkArgs, WALK_THREADS) {
+    DYNAMIC_SHARED(levels);
+    walk<true>(args, reinterpret_cast<Vec4f*>(levels));
+}
+
+// out = norm(out) silu(z); a warp takes a head of a row.
+struct NormArgs {
+    Tables tables;
+    // [N, HV, DV].
+    const float* z;
+    // [DV].
+    const float* gamma;
+    // [N, HV, DV].
+    float* out;
+    u32 num_rows;
+    float eps;
+};
+constexpr u32 NORM_WARPS = 4;
+KERNEL(delta_norm, NormArgs, NORM_WARPS * LANES) {
+    constexpr u32 VALUES = (DV + LANES - 1) / LANES;
+    u32 item = block_x() * NORM_WARPS + warp_index(), lane = lane_index();
+    if (item >= args.num_rows * HV || args.tables.rows[item / HV].segment == NONE) return;
+    float values[VALUES];
+    float squares = 0.0f;
+#pragma unroll
+    for (u32 j = 0; j < VALUES; j++) {
+        u32 column = lane + j * LANES;
+        values[j] = DV % LANES == 0 || column < DV ? args.out[(u64)item * DV + column] : 0.0f;
+        squares = fused_multiply_add(values[j], values[j], squares);
+    }
+    float factor = divide(1.0f, square_root(divide(warp_sum(squares), (float)DV) + args.eps));
+#pragma unroll
+    for (u32 j = 0; j < VALUES; j++) {
+        u32 column = lane + j * LANES;
+        if (DV % LANES == 0 || column < DV)
+            args.out[(u64)item * DV + column] = values[j] * factor * args.gamma[column] * silu(args.z[(u64)item * DV + column]);
+    }
+}

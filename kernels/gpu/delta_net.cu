@@ -206,8 +206,11 @@ struct Staged {
 constexpr u32 V_LANES = STRIP / 4;
 
 // A step on its way there: a lane's share of it.
+// By its values: clang keeps what is copied whole under a condition in memory.
+DEVICE void set(Vec4f& to, Vec4f from) { to.x = from.x, to.y = from.y, to.z = from.z, to.w = from.w; }
+constexpr u32 FETCHES = (DK / 4 + LANES - 1) / LANES;
 struct Fetched {
-    Vec4f q[(DK / 4 + LANES - 1) / LANES], k[(DK / 4 + LANES - 1) / LANES];
+    Vec4f q[FETCHES], k[FETCHES];
     Vec4f rest;
 };
 DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const Step& step, u32 head, u32 strip) {
@@ -216,30 +219,29 @@ DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const 
     const Vec4f* q = reinterpret_cast<const Vec4f*>(row + head % HK * DK);
     const Vec4f* k = reinterpret_cast<const Vec4f*>(row + (HK + head % HK) * DK);
 #pragma unroll
-    for (u32 at = 0; at * LANES < DK / 4; at++)
+    for (u32 at = 0; at < FETCHES; at++)
         if (DK / 4 % LANES == 0 || at * LANES + lane < DK / 4) {
-            to.q[at] = q[at * LANES + lane];
-            to.k[at] = k[at * LANES + lane];
+            set(to.q[at], q[at * LANES + lane]);
+            set(to.k[at], k[at * LANES + lane]);
         }
     u32 column = strip * STRIP + lane * 4;
-    if (lane < V_LANES) {
-        if (DV % STRIP == 0 || column < DV) to.rest = *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column);
+    set(to.rest, {bits_to_f32(step.row), bits_to_f32(step.load), bits_to_f32(step.save), 0.0f});
+    if (lane < V_LANES && (DV % STRIP == 0 || column < DV)) {
+        set(to.rest, *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column));
     } else if (lane == V_LANES) {
         Vec2f pair = gates[(u64)step.row * HV + head];
-        to.rest.x = pair.x, to.rest.y = pair.y;
-    } else {
-        to.rest = {bits_to_f32(step.row), bits_to_f32(step.load), bits_to_f32(step.save), 0.0f};
+        set(to.rest, {pair.x, pair.y, 0.0f, 0.0f});
     }
 }
 DEVICE void put(const Fetched& from, Staged& to) {
     u32 lane = lane_index();
 #pragma unroll
-    for (u32 at = 0; at * LANES < DK / 4; at++)
+    for (u32 at = 0; at < FETCHES; at++)
         if (DK / 4 % LANES == 0 || at * LANES + lane < DK / 4) {
-            to.q[at * LANES + lane] = from.q[at];
-            to.k[at * LANES + lane] = from.k[at];
+            set(to.q[at * LANES + lane], from.q[at]);
+            set(to.k[at * LANES + lane], from.k[at]);
         }
-    if (lane < V_LANES + 2) to.v[lane] = from.rest;
+    if (lane < V_LANES + 2) set(to.v[lane], from.rest);
 }
 
 // One row: decay, read by k, write, read by q. Returns what the lane is to write of the answer: of the left column in
@@ -348,7 +350,7 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     if (warp < segment.num_rows) ahead = steps[warp];
     State state;
     if (active) load_state(state, committed);
-    Fetched fetched;
+    Fetched fetched = {};
     if (warp < segment.num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
     if (WALK_WARPS + warp < segment.num_rows) ahead = steps[WALK_WARPS + warp];
     if (DK / 4 + lane < KEYS / 4)

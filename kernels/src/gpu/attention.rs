@@ -12,6 +12,7 @@ use crate::device::{
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::steps::seen_bucket;
 use crate::gpu::tables::{HostTables, TablePtrs};
 
 /// Places of a split; see gpu/attention.h.
@@ -284,7 +285,7 @@ impl GpuDevice {
     ) -> Result<(), DeviceError> {
         let num_rows = host.rows.len();
         // A power of two, so that a sequence that grows keeps its launches.
-        let num_splits = host.most_seen().div_ceil(SPLIT).next_power_of_two();
+        let num_splits = seen_bucket(host.most_seen()).div_ceil(SPLIT);
         let splits_of_row = shape.num_heads * num_splits;
         let row_bytes = splits_of_row * (shape.head_dim + 2) * size_of::<f32>();
         let rows_at_once = (PARTIALS_BYTES / row_bytes).max(LEAST_ROWS).min(num_rows);

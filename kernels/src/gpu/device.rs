@@ -19,8 +19,8 @@ use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
-use crate::gpu::steps::{Next, Shape, Steps};
 use crate::gpu::rope::TurnTables;
+use crate::gpu::steps::{Next, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 
 /// Values of a buffer on a GPU.

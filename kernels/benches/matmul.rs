@@ -1,10 +1,16 @@
-//! Products on every instruction set of this machine: `cargo bench -p kernels [-- THREADS]`.
+//! Products on every instruction set of this machine: `cargo bench -p kernels --bench matmul [-- THREADS]`; each figure is
+//! the median of interleaved rounds, so that other load on the machine falls on all alike.
 //!
-//! Each figure is the median of interleaved rounds, so that other load on the machine falls on all alike.
+//! With a device in `TANDEM_BENCH_DEVICE`, products of the shapes of models on it instead: time of a call, weights read a
+//! second, and ratio to the call with one row; once for a call each, and once with eight matrices in a call, where the time
+//! that launches take hardly counts. An argument picks shapes that have it in their name.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use kernels::{Buffer, CpuDevice, Device, LinearArgs, Matrix, MatrixSource, Projection, Tier};
+use kernels::{
+    Buffer, CpuDevice, Device, GatedLinearArgs, GpuDevice, LinearArgs, Matrix, MatrixSource,
+    Projection, Tier,
+};
 use tensor::DType;
 
 /// Outputs and inputs: a projection of a model of some two thousand dimensions.
@@ -75,7 +81,180 @@ impl Bench {
     }
 }
 
+/// Variable that names the device.
+const DEVICE: &str = "TANDEM_BENCH_DEVICE";
+/// Columns of the table: rows of the batch.
+const ROWS_OF_BATCH: &[usize] = &[1, 8, 16, 24, 32, 64];
+/// More than a cache holds; copies of a matrix are read in turn.
+const COLD_BYTES: usize = 256 << 20;
+/// What a figure is measured over, at least.
+const MEASURED: Duration = Duration::from_millis(60);
+/// Type, outputs, inputs, and whether there are two of them, gate and up.
+const SHAPES: &[(DType, usize, usize, bool)] = &[
+    (DType::Q5K, 10240, 5120, false),
+    (DType::Q6K, 10240, 5120, false),
+    (DType::Q4K, 6144, 5120, false),
+    (DType::Q4K, 5120, 6144, false),
+    (DType::Q4K, 17408, 5120, true),
+    (DType::Q4K, 5120, 17408, false),
+    (DType::Q6K, 5120, 17408, false),
+    (DType::Q6K, 248_320, 5120, false),
+    (DType::Q8_0, 10240, 5120, false),
+    (DType::BF16, 6144, 1024, false),
+    (DType::BF16, 2048, 1024, false),
+    (DType::BF16, 3584, 1024, true),
+    (DType::BF16, 1024, 3584, false),
+    (DType::BF16, 248_320, 1024, false),
+];
+
+fn open(name: &str) -> Box<dyn Device> {
+    match name {
+        "cpu" => Box::new(CpuDevice::new(2).expect("threads")),
+        "emulated" => Box::new(GpuDevice::emulated().expect("the emulation")),
+        name => panic!("{DEVICE}: there is no device {name:?}"),
+    }
+}
+
+/// Matrices of one shape that are read in turn.
+struct Turns<'a> {
+    device: &'a dyn Device,
+    matrices: Vec<Matrix>,
+    outs: Vec<Buffer>,
+    gated: bool,
+    next: usize,
+}
+
+impl Turns<'_> {
+    /// A call with `count` products of `num_rows` rows.
+    fn call(&mut self, num_rows: usize, x: &Buffer, count: usize) {
+        let pair = if self.gated { 2 } else { 1 };
+        let from = self.next;
+        self.next = (from + pair * count) % self.matrices.len();
+        let at = |i: usize| &self.matrices[(from + i) % self.matrices.len()];
+        if self.gated {
+            for (i, out) in self.outs.iter_mut().enumerate().take(count) {
+                self.device.gated_linear(GatedLinearArgs {
+                    num_rows,
+                    x,
+                    norm: None,
+                    gate: at(2 * i),
+                    up: at(2 * i + 1),
+                    out,
+                });
+            }
+            return;
+        }
+        let outs = self.outs.iter_mut().enumerate().take(count);
+        let mut projections: Vec<_> = outs
+            .map(|(i, out)| Projection { weight: at(i), out })
+            .collect();
+        self.device.linear(LinearArgs {
+            num_rows,
+            x,
+            norm: None,
+            projections: &mut projections,
+            accumulate: false,
+        });
+    }
+
+    /// Seconds of such a call.
+    fn seconds(&mut self, num_rows: usize, x: &Buffer, count: usize) -> f64 {
+        let finish = |turns: &Self| turns.device.finish().expect("products");
+        // Kernels are compiled when they are first asked for.
+        self.call(num_rows, x, count);
+        finish(self);
+        let mut calls = 1;
+        loop {
+            let started = Instant::now();
+            (0..calls).for_each(|_| self.call(num_rows, x, count));
+            finish(self);
+            let elapsed = started.elapsed();
+            if elapsed >= MEASURED {
+                return elapsed.as_secs_f64() / f64::from(calls);
+            }
+            calls *= 2;
+        }
+    }
+}
+
+fn bench_device(device: &dyn Device) {
+    println!("{}", device.name());
+    let wanted = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    for &(dtype, rows, cols, gated) in SHAPES {
+        let what = if gated { "gate and up" } else { "" };
+        let title = format!("{dtype} {rows} x {cols} {what}");
+        if wanted.as_ref().is_some_and(|part| !title.contains(part)) {
+            continue;
+        }
+        let bytes = noise(rows * dtype.row_bytes(cols).expect("whole blocks"));
+        let pair = if gated { 2 } else { 1 };
+        let copies = (COLD_BYTES / bytes.len() / pair).clamp(1, 512) * pair;
+        let load = |_| {
+            let source = MatrixSource {
+                dtype,
+                rows,
+                cols,
+                bytes: &bytes,
+            };
+            device.load_matrix(source).expect("a matrix that loads")
+        };
+        let most = ROWS_OF_BATCH.iter().copied().max().unwrap_or(1);
+        let company = if gated || bytes.len() > COLD_BYTES {
+            1
+        } else {
+            8
+        };
+        let mut turns = Turns {
+            device,
+            matrices: (0..copies).map(load).collect(),
+            outs: (0..company)
+                .map(|_| device.zeros(most * rows).expect("memory"))
+                .collect(),
+            gated,
+            next: 0,
+        };
+        let mut x = device.zeros(most * cols).expect("memory");
+        let values: Vec<f32> = (0..x.len()).map(|i| (i % 251) as f32 - 125.0).collect();
+        device.write(&mut x, 0, &values);
+        let of_one: Vec<f64> = [1, company]
+            .iter()
+            .map(|&c| turns.seconds(1, &x, c))
+            .collect();
+        println!("{title}");
+        for &num_rows in ROWS_OF_BATCH {
+            let figures: Vec<String> = [1, company]
+                .iter()
+                .zip(&of_one)
+                .map(|(&count, one)| {
+                    let seconds = turns.seconds(num_rows, &x, count);
+                    let giga = 1e-9 * (bytes.len() * pair * count) as f64 / seconds;
+                    let micros = 1e6 * seconds / count as f64;
+                    format!("{micros:9.1} us {giga:7.0} GB/s {:5.2}", seconds / one)
+                })
+                .collect();
+            println!("{num_rows:>4} rows  {}", figures.join("  in company "));
+        }
+    }
+}
+
+/// Bytes that no compression or cache guesses.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
 fn main() {
+    if let Ok(name) = std::env::var(DEVICE) {
+        return bench_device(open(&name).as_ref());
+    }
     // `cargo bench` passes flags of its own.
     let threads = std::env::args().find_map(|a| a.parse().ok()).unwrap_or(1);
     // Plain loops would take the whole time.

@@ -185,51 +185,47 @@ struct Columns {
 
 template <u32 T> DEVICE float power_of_two_down(float d) { return d * (1.0f / (float)(1u << shift_of(T))); }
 
+// Column tiles that are multiplied side by side; more have not the registers.
+constexpr u32 AT_ONCE = 4;
+
 // d x scale x integer, and with mins m x ..., on top of `acc`; i = 0..3 as in c of mma.h.
-template <u32 T> DEVICE void multiply_by256(const Tile<T>& tile, const Columns& x, Sums& acc) {
-    SubScales<T> subs(tile);
-    i32 totals[COLUMN_TILES][4] = {};
+template <u32 T>
+DEVICE void multiply_some(const Tile<T>& tile, const SubScales<T>& subs, const float (&d)[2], const float (&m)[2], const Columns& x, u32 first, Sums& acc) {
+    i32 totals[AT_ONCE][4] = {};
 #pragma unroll
     for (u32 u = 0; u < 4; u++) {
         u32 a[2][4];
         tile.fragments(u, a);
 #pragma unroll
-        for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+        for (u32 ct = first; ct < smaller(first + AT_ONCE, (u32)COLUMN_TILES); ct++) {
             Vec4u b = x.unit(ct, UNIT_BYTES * u);
             u32 b0[2] = {b.x, b.z}, b1[2] = {b.y, b.w};
 #pragma unroll
             for (u32 s = 0; s < 2; s++) {
                 if constexpr (T == Q2_K || T == Q3_K || T == Q6_K) {
-                    i32 first[4] = {}, second[4] = {};
-                    mma_s8_k16(first, a[s][0], a[s][1], b0[s]);
-                    mma_s8_k16(second, a[s][2], a[s][3], b1[s]);
+                    i32 even[4] = {}, odd[4] = {};
+                    mma_s8_k16(even, a[s][0], a[s][1], b0[s]);
+                    mma_s8_k16(odd, a[s][2], a[s][3], b1[s]);
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
-                        totals[ct][i] += first[i] * subs.scale(i / 2, 4 * u + 2 * s);
-                        totals[ct][i] += second[i] * subs.scale(i / 2, 4 * u + 2 * s + 1);
+                        totals[ct - first][i] += even[i] * subs.scale(i / 2, 4 * u + 2 * s);
+                        totals[ct - first][i] += odd[i] * subs.scale(i / 2, 4 * u + 2 * s + 1);
                     }
                 } else {
                     i32 c[4] = {};
                     mma_s8(c, a[s], b0[s], b1[s]);
 #pragma unroll
-                    for (u32 i = 0; i < 4; i++) totals[ct][i] += c[i] * subs.scale(i / 2, 2 * u + s);
+                    for (u32 i = 0; i < 4; i++) totals[ct - first][i] += c[i] * subs.scale(i / 2, 2 * u + s);
                 }
             }
         }
     }
-    float d[2], m[2];
 #pragma unroll
-    for (u32 h = 0; h < 2; h++) {
-        u32 word = T == Q4_K || T == Q5_K ? tile.subs[h].x : tile.d[h];
-        d[h] = power_of_two_down<T>(f16_to_f32((u16)word));
-        m[h] = has_min(T) ? f16_to_f32((u16)(word >> 16)) : 0.0f;
-    }
-#pragma unroll
-    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+    for (u32 ct = first; ct < smaller(first + AT_ONCE, (u32)COLUMN_TILES); ct++) {
         Vec2f two = x.pair(ct, SCALES_256);
         float scale[2] = {two.x, two.y};
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) acc[ct][i] = fused_multiply_add(d[i / 2] * scale[i % 2], (float)totals[ct][i], acc[ct][i]);
+        for (u32 i = 0; i < 4; i++) acc[ct][i] = fused_multiply_add(d[i / 2] * scale[i % 2], (float)totals[ct - first][i], acc[ct][i]);
         if constexpr (has_min(T)) {
             Vec2f words = {0.0f, 0.0f};
             if (COLUMN_TILES > 1 || lane_index() / 4 < x.count) words = *reinterpret_cast<const Vec2f*>(x.tile(ct) + SUMS_256 + 8 * lane_index());
@@ -241,6 +237,19 @@ template <u32 T> DEVICE void multiply_by256(const Tile<T>& tile, const Columns& 
                 acc[ct][i] = fused_multiply_add(-(m[i / 2] * scale[i % 2]), (float)(low[i] + 128 * high[i]), acc[ct][i]);
         }
     }
+}
+
+template <u32 T> DEVICE void multiply_by256(const Tile<T>& tile, const Columns& x, Sums& acc) {
+    SubScales<T> subs(tile);
+    float d[2], m[2];
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        u32 word = T == Q4_K || T == Q5_K ? tile.subs[h].x : tile.d[h];
+        d[h] = power_of_two_down<T>(f16_to_f32((u16)word));
+        m[h] = has_min(T) ? f16_to_f32((u16)(word >> 16)) : 0.0f;
+    }
+#pragma unroll
+    for (u32 first = 0; first < COLUMN_TILES; first += AT_ONCE) multiply_some<T>(tile, subs, d, m, x, first, acc);
 }
 
 template <u32 T> DEVICE void multiply_by32(const Tile<T>& tile, const Columns& x, Sums& acc) {

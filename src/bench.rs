@@ -7,7 +7,6 @@ use std::io::{Write, stdout};
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use kernels::Device;
 use models::Model;
 use serde_json::json;
 

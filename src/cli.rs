@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use generation::SpeculationMode;
+use kernels::DeviceName;
 use models::KvType;
 
 mod serve;
@@ -70,8 +71,8 @@ pub(crate) struct ModelArgs {
     /// GGUF file. Without it: the demo model inside this program.
     #[arg(short, long)]
     pub model: Option<PathBuf>,
-    /// Device to compute on; this version has the CPU.
-    #[arg(short, long, value_enum, default_value_t = DeviceName::Cpu)]
+    /// Device to compute on: cpu, or cuda:N for NVIDIA's GPU number N.
+    #[arg(short, long, default_value_t = DeviceName::Cpu)]
     pub device: DeviceName,
     /// CPU threads; 0: all that the system offers.
     #[arg(short, long, default_value_t = 0)]
@@ -84,13 +85,6 @@ pub(crate) struct ModelArgs {
     pub cache_type: Option<KvType>,
 }
 
-/// Devices there are.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum DeviceName {
-    /// The processor's vector and matrix units.
-    Cpu,
-}
-
 /// Which draft, and how it is used.
 #[derive(Debug, Args)]
 pub(crate) struct DraftArgs {
@@ -101,8 +95,8 @@ pub(crate) struct DraftArgs {
     /// Draft tokens verified at a time, of a tree; the most with auto.
     #[arg(long, default_value_t = 22, value_name = "N")]
     pub ddtree_budget: usize,
-    /// Device of the draft; this version has the CPU.
-    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    /// Device of the draft: cpu, or cuda:N for NVIDIA's GPU number N.
+    #[arg(long, default_value_t = DeviceName::Cpu)]
     pub draft_device: DeviceName,
     /// CPU threads of the draft; 0: all that the system offers.
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -263,8 +257,8 @@ pub(crate) struct ProbeDraftArgs {
     /// GGUF file of its target. Without it: the demo model inside this program.
     #[arg(long)]
     pub target: Option<PathBuf>,
-    /// Device to compute on; this version has the CPU.
-    #[arg(short, long, value_enum, default_value_t = DeviceName::Cpu)]
+    /// Device to compute on: cpu, or cuda:N for NVIDIA's GPU number N.
+    #[arg(short, long, default_value_t = DeviceName::Cpu)]
     pub device: DeviceName,
     /// CPU threads; 0: all that the system offers.
     #[arg(short, long, default_value_t = 0)]

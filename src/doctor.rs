@@ -3,10 +3,10 @@
 use std::io::{Write, stdout};
 
 use anyhow::{Context, Result};
-use kernels::{CpuDevice, Device};
+use kernels::{CpuDevice, CudaDevice, CudaReport, Device, DeviceError, DeviceName, open_device};
 use models::{MemoryNeed, memory_need};
 use serde_json::{Value, json};
-use target_worker::context_length;
+use target_worker::{context_length, local_transport};
 
 use crate::cli::DoctorArgs;
 use crate::session;
@@ -14,7 +14,8 @@ use crate::session;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    let device = CpuDevice::new(args.threads)?;
+    let cpu = CpuDevice::new(args.threads)?;
+    let cuda = CudaReport::new();
     let file = session::open(args.model.as_deref())?;
     let context_length = context_length(&file, args.ctx_size);
     let config = target_worker::Config {
@@ -24,15 +25,22 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let options = config.sizes(context_length)?.load_options(args.cache_type);
     let need = memory_need(&file, &options)
         .with_context(|| format!("reading {}", file.path().display()))?
-        .on(&device);
+        .on(&cpu);
+    let mut devices = vec![json!({
+        "name": DeviceName::Cpu.to_string(),
+        "description": cpu.name(),
+        "read_bytes_per_second": cpu.read_bandwidth(),
+        "memory_available_bytes": need.available,
+        "missing_bytes": need.missing(),
+    })];
+    let cuda_devices = cuda.devices.iter().enumerate();
+    devices.extend(cuda_devices.map(|(ordinal, device)| cuda_device(ordinal, device, need)));
+    let names: Vec<&str> = devices.iter().map(|device| text(&device["name"])).collect();
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "devices": [{
-            "name": "cpu",
-            "description": device.name(),
-            "read_bytes_per_second": device.read_bandwidth(),
-            "memory_available_bytes": need.available,
-        }],
+        "cuda": {"driver": said(&cuda.driver), "compiler": said(&cuda.compiler)},
+        "transports": transports(&names),
+        "devices": devices,
         "model": {
             "path": file.path(),
             "architecture": file.architecture()?,
@@ -52,25 +60,69 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
+/// A version, or why there is none.
+fn said(found: &Result<String, DeviceError>) -> Value {
+    match found {
+        Ok(version) => json!({"version": version}),
+        Err(error) => json!({"missing": error.to_string()}),
+    }
+}
+
+/// What a GPU is, and whether it computes: its memory's speed is measured with a kernel compiled for it.
+fn cuda_device(
+    ordinal: usize,
+    device: &Result<CudaDevice, DeviceError>,
+    need: MemoryNeed,
+) -> Value {
+    let name = DeviceName::Cuda(ordinal);
+    let device = match device {
+        Ok(device) => device,
+        Err(error) => return json!({"name": name.to_string(), "error": error.to_string()}),
+    };
+    let available = device.free_bytes;
+    let mut report = json!({
+        "name": name.to_string(),
+        "description": format!("{} ({})", device.facts.name, device.facts.arch),
+        "memory_available_bytes": available,
+        "memory_bytes": device.facts.memory_bytes,
+        "missing_bytes": MemoryNeed { available, ..need }.missing(),
+        "peers": device.peers.iter().map(|&peer| DeviceName::Cuda(peer).to_string()).collect::<Vec<_>>(),
+    });
+    let speed = open_device(name, 0).and_then(|device| {
+        let speed = device.read_bandwidth();
+        device.finish().map(|()| speed)
+    });
+    match speed {
+        Ok(speed) => report["read_bytes_per_second"] = json!(speed),
+        Err(error) => report["error"] = json!(error.to_string()),
+    }
+    report
+}
+
+/// How a target on one of two devices and a draft on the other would exchange tensors: at present through host memory,
+/// wherever they are.
+fn transports(names: &[&str]) -> Vec<Value> {
+    let pairs = names
+        .iter()
+        .enumerate()
+        .flat_map(|(i, one)| names[i..].iter().map(move |other| [*one, *other]));
+    pairs
+        .map(|pair| json!({"devices": pair, "transport": local_transport()}))
+        .collect()
+}
+
 fn print(report: &Value, need: &MemoryNeed) -> Result<()> {
-    let gib = |bytes: u64| bytes as f64 / GIB;
-    let device = &report["devices"][0];
     let model = &report["model"];
     writeln!(stdout(), "tandem  {}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(stdout(), "device  {}", text(&device["description"]))?;
-    writeln!(
-        stdout(),
-        "        memory reads at {:.1} GB/s",
-        device["read_bytes_per_second"].as_f64().unwrap_or(0.0) / 1e9
-    )?;
-    if let Some(available) = need.available {
-        writeln!(
-            stdout(),
-            "        {:.2} GiB of memory are available",
-            gib(available)
-        )?;
+    for device in report["devices"].as_array().into_iter().flatten() {
+        print_device(device)?;
     }
-    writeln!(stdout(), "        GPUs are not used by this version")?;
+    print_cuda(&report["cuda"])?;
+    for pair in report["transports"].as_array().into_iter().flatten() {
+        let (one, other) = (text(&pair["devices"][0]), text(&pair["devices"][1]));
+        let way = text(&pair["transport"]);
+        writeln!(stdout(), "way     {one} to {other}: {way}")?;
+    }
     writeln!(
         stdout(),
         "model   {} ({})",
@@ -87,15 +139,53 @@ fn print(report: &Value, need: &MemoryNeed) -> Result<()> {
         gib(need.scratch),
         gib(need.total())
     )?;
-    match need.missing() {
-        0 => writeln!(stdout(), "        fits")?,
-        missing => writeln!(
-            stdout(),
-            "        does NOT fit: {:.2} GiB are missing; lower --ctx-size or --parallel",
-            gib(missing)
-        )?,
+    for device in report["devices"].as_array().into_iter().flatten() {
+        let name = text(&device["name"]);
+        match device["missing_bytes"].as_u64() {
+            None => {}
+            Some(0) => writeln!(stdout(), "        fits on {name}")?,
+            Some(missing) => writeln!(
+                stdout(),
+                "        does NOT fit on {name}: {:.2} GiB are missing; lower --ctx-size or --parallel",
+                gib(missing)
+            )?,
+        }
     }
     Ok(())
+}
+
+fn print_device(device: &Value) -> Result<()> {
+    let description = device["description"].as_str().unwrap_or_default();
+    writeln!(stdout(), "device  {}: {description}", text(&device["name"]))?;
+    if let Some(speed) = device["read_bytes_per_second"].as_f64() {
+        writeln!(stdout(), "        memory reads at {:.1} GB/s", speed / 1e9)?;
+    }
+    if let Some(available) = device["memory_available_bytes"].as_u64() {
+        let of = device["memory_bytes"].as_u64();
+        let of = of.map_or(String::new(), |all| format!(" of {:.2}", gib(all)));
+        writeln!(
+            stdout(),
+            "        {:.2}{of} GiB of memory are available",
+            gib(available)
+        )?;
+    }
+    if let Some(error) = device["error"].as_str() {
+        writeln!(stdout(), "        cannot be used: {error}")?;
+    }
+    Ok(())
+}
+
+fn print_cuda(cuda: &Value) -> Result<()> {
+    for part in ["driver", "compiler"] {
+        let found = &cuda[part];
+        let said = found["version"].as_str().or(found["missing"].as_str());
+        writeln!(stdout(), "cuda    {part}: {}", said.unwrap_or("?"))?;
+    }
+    Ok(())
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / GIB
 }
 
 fn text(value: &Value) -> &str {

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio_stream::StreamExt as _;
 use worker_api::{Attachment, DraftClient, OpenSession, TargetClient, WorkerError};
 
-use crate::cli::{DeviceName, DraftArgs, ModelArgs};
+use crate::cli::{DraftArgs, ModelArgs};
 use crate::runtime_dir::RuntimeDir;
 
 /// How often a worker that loads is asked whether it is ready.
@@ -54,11 +54,11 @@ impl PairConfig {
             draft.draft.is_some() || model.model.is_none(),
             "--draft is missing: the demo draft does not go with another model"
         );
-        let (DeviceName::Cpu, DeviceName::Cpu) = (model.device, draft.draft_device);
         let cache_type = model.cache_type.map(|kv_type| kv_type.to_string());
         Ok(Self {
             target_worker: target_worker::Config {
                 model: model.model.clone(),
+                device: model.device.to_string(),
                 threads: model.threads,
                 ctx_size: model.ctx_size,
                 cache_type,
@@ -70,6 +70,7 @@ impl PairConfig {
             draft_worker: draft_worker::Config {
                 draft: draft.draft.clone(),
                 model: model.model.clone(),
+                device: draft.draft_device.to_string(),
                 threads: draft.draft_threads,
                 parallel: 1,
                 ..draft_worker::Config::default()

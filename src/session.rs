@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use gguf::GgufFile;
 use indicatif::{ProgressBar, ProgressStyle};
-use kernels::CpuDevice;
+use kernels::{Device, open_device};
 use models::{DraftFile, LoadOptions, LoadProgress, Model, ModelError};
 use target_worker::context_length;
 
-use crate::cli::{DeviceName, ModelArgs};
+use crate::cli::ModelArgs;
 
 /// The demo model, see `deploy/demo/README.md`.
 const DEMO_TARGET: &[u8] = include_bytes!("../deploy/demo/demo-target.gguf");
@@ -44,14 +44,12 @@ pub(crate) fn open_draft(draft: Option<&Path>) -> Result<DraftFile> {
 }
 
 /// The device asked for.
-pub(crate) fn device(args: &ModelArgs) -> Result<Arc<CpuDevice>> {
-    match args.device {
-        DeviceName::Cpu => Ok(Arc::new(CpuDevice::new(args.threads)?)),
-    }
+pub(crate) fn device(args: &ModelArgs) -> Result<Arc<dyn Device>> {
+    open_device(args.device, args.threads).context("device")
 }
 
 /// Loads the weights behind a progress bar (on a terminal).
-pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<CpuDevice>) -> Result<Model> {
+pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<dyn Device>) -> Result<Model> {
     let bar = LoadBar::new();
     let options = LoadOptions {
         max_tokens: context_length(file, args.ctx_size),

@@ -87,6 +87,7 @@ impl SetConfig {
 
     /// Opens the model files: one that cannot be read, or a draft of another model, fails before any process is there.
     fn check_files(&self) -> Result<()> {
+        self.target_worker.check()?;
         let target = session::open(self.target_worker.model.as_deref())?;
         let Some(config) = &self.draft_worker else {
             return Ok(());

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use kernels::DeviceName;
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
 use tensor_channel::OfferOptions;
@@ -27,7 +28,7 @@ pub struct Config {
     /// Host that targets are told for tensor channels over TCP; without it that of `channel_listen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_host: Option<String>,
-    /// Device to compute on; this version has `cpu`.
+    /// Device to compute on: `cpu`, or `cuda:N` for NVIDIA's GPU number N.
     pub device: String,
     /// CPU threads; 0: all that the system offers.
     pub threads: usize,
@@ -50,7 +51,7 @@ impl Default for Config {
             listen: Endpoint::Tcp("127.0.0.1:7002".to_owned()),
             channel_listen: None,
             channel_host: None,
-            device: "cpu".to_owned(),
+            device: DeviceName::default().to_string(),
             threads: 0,
             ctx_size: 4096,
             parallel: 8,
@@ -64,21 +65,22 @@ impl Config {
     /// Names what nothing could be served with.
     ///
     /// # Errors
-    /// A size that is 0, a device that is not there, a draft without its target.
+    /// A size that is 0, a name that no device has, a draft without its target.
     pub fn check(&self) -> Result<()> {
         for (key, value) in [("ctx-size", self.ctx_size), ("parallel", self.parallel)] {
             ensure!(value > 0, "{key} is 0, expected at least 1");
         }
-        ensure!(
-            self.device == "cpu",
-            "device is `{}`, this version has cpu",
-            self.device
-        );
+        self.device()?;
         ensure!(
             self.draft.is_some() || self.model.is_none(),
             "draft is missing: the demo draft does not go with another model"
         );
         self.channel_address().map(drop)
+    }
+
+    /// The device to compute on.
+    pub(crate) fn device(&self) -> Result<DeviceName> {
+        self.device.parse().context("device")
     }
 
     /// Where channels over TCP listen.
@@ -147,7 +149,7 @@ mod tests {
             },
             "ctx-size",
         );
-        let device = "cuda:0".to_owned();
+        let device = "gpu".to_owned();
         check(
             Config {
                 device,

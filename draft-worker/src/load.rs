@@ -1,10 +1,8 @@
 //! From model files to a loaded draft and its description.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result};
 use gguf::GgufFile;
-use kernels::{CpuDevice, Device};
+use kernels::open_device;
 use models::{DraftFile, DraftModel, DraftOptions, LoadProgress};
 use worker_api::DraftDescription;
 
@@ -20,7 +18,7 @@ pub(crate) fn load(
     target: &GgufFile,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<(DraftModel, DraftDescription)> {
-    let device = Arc::new(CpuDevice::new(config.threads)?);
+    let device = open_device(config.device()?, config.threads).context("device")?;
     let options = DraftOptions {
         max_context_tokens: config.ctx_size,
         max_sequences: config.parallel,

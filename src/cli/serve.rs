@@ -32,6 +32,16 @@ pub(crate) struct CommonArgs {
 #[derive(Clone, Debug, Default, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct TargetArgs {
+    /// Device of the target: cpu, or cuda:N for NVIDIA's GPU number N [default: cpu].
+    #[arg(
+        short = 'd',
+        long = "target-device",
+        visible_alias = "device",
+        env = "TANDEM_TARGET_DEVICE",
+        value_name = "DEVICE"
+    )]
+    #[serde(rename = "device", skip_serializing_if = "Option::is_none")]
+    pub target_device: Option<String>,
     /// CPU threads; 0: all that the system offers [default: 0].
     #[arg(short, long, env = "TANDEM_THREADS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +90,7 @@ pub(crate) struct DraftArgs {
     #[arg(long, env = "TANDEM_DRAFT", value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<PathBuf>,
-    /// Device of the draft; this version has cpu [default: cpu].
+    /// Device of the draft: cpu, or cuda:N for NVIDIA's GPU number N [default: cpu].
     #[arg(
         long = "draft-device",
         env = "TANDEM_DRAFT_DEVICE",
@@ -179,7 +189,7 @@ pub(crate) struct DraftWorkerArgs {
     #[arg(long, env = "TANDEM_DRAFT_CHANNEL_HOST", value_name = "HOST")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_host: Option<String>,
-    /// Device to compute on; this version has cpu [default: cpu].
+    /// Device to compute on: cpu, or cuda:N for NVIDIA's GPU number N [default: cpu].
     #[arg(short, long, env = "TANDEM_DRAFT_DEVICE", value_name = "DEVICE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,

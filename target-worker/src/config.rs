@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use engine::EngineConfig;
 use generation::{SpeculationConfig, SpeculationMode};
 use gguf::GgufFile;
+use kernels::DeviceName;
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
 
@@ -21,6 +22,8 @@ pub struct Config {
     pub model: Option<PathBuf>,
     /// Where the worker listens for gRPC.
     pub listen: Endpoint,
+    /// Device to compute on: `cpu`, or `cuda:N` for NVIDIA's GPU number N.
+    pub device: String,
     /// CPU threads; 0: all that the system offers.
     pub threads: usize,
     /// Tokens that one sequence can hold, prompt and answer together; 0: as the model declares, at most 8192.
@@ -49,6 +52,7 @@ impl Default for Config {
         Self {
             model: None,
             listen: Endpoint::Tcp("127.0.0.1:7001".to_owned()),
+            device: DeviceName::default().to_string(),
             threads: 0,
             ctx_size: 0,
             cache_type: None,
@@ -65,7 +69,10 @@ impl Default for Config {
 
 impl Config {
     /// Names what nothing could be served with.
-    pub(crate) fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// A size that is 0, a name that no device has, a mode of speculation that is none.
+    pub fn check(&self) -> Result<()> {
         for (key, value) in [
             ("parallel", self.parallel),
             ("queue-len", self.queue_len),
@@ -73,8 +80,14 @@ impl Config {
         ] {
             ensure!(value > 0, "{key} is 0, expected at least 1");
         }
+        self.device()?;
         self.speculation()?;
         Ok(())
+    }
+
+    /// The device to compute on.
+    pub(crate) fn device(&self) -> Result<DeviceName> {
+        self.device.parse().context("device")
     }
 
     /// How drafts are used.

@@ -10,4 +10,5 @@ mod role;
 mod server;
 
 pub use config::{Config, context_length};
+pub use load::local_transport;
 pub use role::run;

@@ -1,13 +1,12 @@
 //! From a model file to a running engine.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use engine::Engine;
 use generation::ModelDescription;
 use gguf::GgufFile;
-use kernels::{CpuDevice, Device};
+use kernels::open_device;
 use models::LoadProgress;
 use worker_api::SpeculationDescription;
 
@@ -19,7 +18,7 @@ pub(crate) fn start_engine(
     file: &GgufFile,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<(Engine, SpeculationDescription)> {
-    let device = Arc::new(CpuDevice::new(config.threads)?);
+    let device = open_device(config.device()?, config.threads).context("device")?;
     let context_length = context_length(file, config.ctx_size);
     let sizes = config.sizes(context_length)?;
     let kv_type = config
@@ -52,6 +51,13 @@ pub(crate) fn start_engine(
     };
     let engine = Engine::start(model, description, sizes).context("starting the engine")?;
     Ok((engine, speculates))
+}
+
+/// How a target worker and a draft worker of this host exchange tensors.
+#[must_use]
+pub fn local_transport() -> String {
+    let best = tensor_channel::available().first().map(ToString::to_string);
+    best.unwrap_or_default()
 }
 
 /// `general.name`, or the file's name.

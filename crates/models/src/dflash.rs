@@ -194,7 +194,7 @@ impl DraftModel {
     ///
     /// # Errors
     /// A sequence does not exist or comes twice, an anchor is outside the vocabulary, or a depth is none of the model's:
-    /// nothing was computed then.
+    /// nothing was computed then. Or the device failed, which is of no use any more.
     pub fn propose(
         &mut self,
         blocks: &[DraftBlock],
@@ -221,6 +221,8 @@ impl DraftModel {
         let top_k = top_k.min(self.config.vocab_size);
         let device = self.device.as_ref();
         let (ids, log_probs) = self.graph.top_k(device, &self.config, &rows, top_k);
+        // What was read is nothing where the device failed.
+        device.finish()?;
         let (mut ids, mut log_probs) = (ids.as_slice(), log_probs.as_slice());
         let mut proposals = Vec::with_capacity(blocks.len());
         for block in blocks {

@@ -98,6 +98,7 @@ pub fn load(
         options.max_tokens,
         options.max_sequences,
     )?;
+    device.finish()?;
     let max_batch_rows = options.max_batch_rows;
     Ok(Model {
         device,
@@ -192,9 +193,11 @@ impl Model {
     /// Copies a sequence's committed state to the host.
     ///
     /// # Errors
-    /// The sequence does not exist.
+    /// The sequence does not exist, or the device failed.
     pub fn snapshot(&self, sequence: SequenceId) -> Result<Snapshot, ModelError> {
-        Ok(self.cache.snapshot(self.device.as_ref(), sequence)?)
+        let snapshot = self.cache.snapshot(self.device.as_ref(), sequence)?;
+        self.device.finish()?;
+        Ok(snapshot)
     }
 
     /// A new sequence that continues where `snapshot` was taken.
@@ -209,7 +212,8 @@ impl Model {
     /// [`Model::commit`], which the next forward pass makes impossible.
     ///
     /// # Errors
-    /// The batch is refused before anything is computed: no sequence has changed then.
+    /// The batch is refused before anything is computed: no sequence has changed then. Or the device failed, which is of no
+    /// use any more.
     pub fn forward(&mut self, batch: &Batch) -> Result<Output, ModelError> {
         let plan = Plan::new(batch, &self.config, &mut self.cache, self.max_batch_rows)?;
         let device = self.device.as_ref();
@@ -226,6 +230,10 @@ impl Model {
             &plan,
             &batch.capture_layers,
         );
+        if plan.is_read() {
+            // What was read is nothing where the device failed. Otherwise it need not be waited for.
+            device.finish()?;
+        }
         for segment in plan.segments {
             if segment.advance {
                 self.cache

@@ -119,6 +119,11 @@ impl Plan {
         self.segments.iter().any(|segment| !segment.advance)
     }
 
+    /// Whether something of it comes to the host.
+    pub(crate) fn is_read(&self) -> bool {
+        !self.wanted_rows.is_empty() || !self.best_rows.is_empty()
+    }
+
     /// The device's view.
     pub(crate) fn device_segments(&self) -> Vec<Segment<'_>> {
         self.segments

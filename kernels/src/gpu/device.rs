@@ -241,7 +241,10 @@ impl Device for GpuDevice {
     }
 
     fn read_bandwidth(&self) -> f64 {
-        self.measure_read_bandwidth().unwrap_or(0.0)
+        let measured = self.measure_read_bandwidth();
+        let speed = *measured.as_ref().unwrap_or(&0.0);
+        self.note(measured.map(drop));
+        speed
     }
 
     fn free_memory(&self) -> Option<u64> {

@@ -55,6 +55,7 @@ pub fn load_draft(
         sizes.cache_tokens,
         options.max_sequences,
     )?;
+    device.finish()?;
     Ok(DraftModel {
         device,
         config,

@@ -6,6 +6,7 @@
     reason = "calls into a runtime come in groups that one argument covers"
 )]
 
+mod ahead;
 mod attention;
 mod bandwidth;
 mod cuda;
@@ -26,6 +27,8 @@ mod steps;
 mod tables;
 mod top_k;
 
+#[doc(hidden)]
+pub use ahead::{AheadCompiler, KernelSource};
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::GpuDevice;
 pub(crate) use device::GpuValues;

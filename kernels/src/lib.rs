@@ -21,5 +21,7 @@ pub use crate::device::{
     StoreColumnsArgs, TopKArgs, Visibility, Window,
 };
 pub use crate::error::DeviceError;
+#[doc(hidden)]
+pub use crate::gpu::{AheadCompiler, KernelSource};
 pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
 pub use crate::open::{DeviceName, open_device};

@@ -104,7 +104,7 @@ impl ImageCache {
         )
     }
 
-    fn new(folder: Option<PathBuf>, read_only: Option<PathBuf>, max_bytes: u64) -> Self {
+    pub(crate) fn new(folder: Option<PathBuf>, read_only: Option<PathBuf>, max_bytes: u64) -> Self {
         Self {
             folder,
             read_only,

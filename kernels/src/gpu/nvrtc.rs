@@ -126,6 +126,16 @@ impl Nvrtc {
 
     /// Machine code for a chip such as `sm_90`.
     pub(crate) fn compile(&self, source: &Source, arch: &str) -> Result<Vec<u8>, DeviceError> {
+        self.compile_with(source, arch, &[]).map(|built| built.0)
+    }
+
+    /// Machine code, and what the compiler said, asked with more options.
+    pub(crate) fn compile_with(
+        &self,
+        source: &Source,
+        arch: &str,
+        more: &[&str],
+    ) -> Result<(Vec<u8>, String), DeviceError> {
         let c = |text: &str| {
             CString::new(text).map_err(|_| failed(format_args!("{}: a zero byte", source.name)))
         };
@@ -139,6 +149,7 @@ impl Nvrtc {
         let defines = source.defines.iter();
         let options: Vec<CString> = OPTIONS
             .iter()
+            .chain(more)
             .map(|option| c(option))
             .chain([c(&format!("--gpu-architecture={arch}"))])
             .chain(defines.map(|(name, value)| c(&format!("-D{name}={value}"))))
@@ -158,16 +169,14 @@ impl Nvrtc {
         };
         self.check("nvrtcCreateProgram", created)?;
         // SAFETY: a program, and a list with its count.
-        match unsafe { (self.compile)(program.0, count(&options), options.as_ptr()) } {
-            ERROR_COMPILATION => Err(DeviceError::Compile {
-                name: source.name,
-                log: text_of(&self.bytes(&program, self.log_size, self.log)?),
-            }),
-            code => {
-                self.check("nvrtcCompileProgram", code)?;
-                self.bytes(&program, self.cubin_size, self.cubin)
-            }
+        let code = unsafe { (self.compile)(program.0, count(&options), options.as_ptr()) };
+        let log = text_of(&self.bytes(&program, self.log_size, self.log)?);
+        if code == ERROR_COMPILATION {
+            let name = source.name;
+            return Err(DeviceError::Compile { name, log });
         }
+        self.check("nvrtcCompileProgram", code)?;
+        Ok((self.bytes(&program, self.cubin_size, self.cubin)?, log))
     }
 
     /// What a program has, by its size and its getter.

@@ -161,6 +161,10 @@ DEVICE float warp_sum(float x) {
     for (u32 mask = LANES / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
     return x;
 }
+DEVICE u32 warp_least(u32 x) {
+    for (u32 mask = LANES / 2; mask > 0; mask /= 2) x = smaller(x, shuffle_xor(x, mask));
+    return x;
+}
 DEVICE float warp_max(float x) {
     for (u32 mask = LANES / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
     return x;

@@ -28,6 +28,12 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// k = 16, f16.
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 
 #elif ON_HOST
 
@@ -62,6 +68,21 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
             const u32* from = all[4 * g + j];
             const u32* with = all[4 * (2 * t + i % 2) + j];
             c[i] = dot_bf16(from[2 + i / 2], with[5], dot_bf16(from[i / 2], with[4], c[i]));
+        }
+}
+DEVICE float dot_f16(u32 a, u32 b, float c) {
+    c = fused_multiply_add(f16_to_f32((u16)a), f16_to_f32((u16)b), c);
+    return fused_multiply_add(f16_to_f32((u16)(a >> 16)), f16_to_f32((u16)(b >> 16)), c);
+}
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+    auto all = emulation::exchange(words, 6);
+    for (u32 i = 0; i < 4; i++)
+        for (u32 j = 0; j < 4; j++) {
+            const u32* from = all[4 * g + j];
+            const u32* with = all[4 * (2 * t + i % 2) + j];
+            c[i] = dot_f16(from[2 + i / 2], with[5], dot_f16(from[i / 2], with[4], c[i]));
         }
 }
 
@@ -100,8 +121,36 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
             c[3] = dot_bf16(bottom, right, c[3]);
         }
 }
+#if ON_CUDA
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b1));
+}
+#endif
 
 #endif
+
+// The low halves of two words, a's below; and the high ones.
+DEVICE u32 low_halves(u32 a, u32 b) {
+#if ON_CUDA
+    u32 y;
+    asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+#else
+    return (a & 0xffffu) | b << 16;
+#endif
+}
+DEVICE u32 high_halves(u32 a, u32 b) {
+#if ON_CUDA
+    u32 y;
+    asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+#else
+    return a >> 16 | (b & 0xffff0000u);
+#endif
+}
 
 // Bytes for eight nibbles by a table of 16: `even` for bits 0..3 of each byte, `odd` for bits 4..7.
 DEVICE void lookup16(u32 nibbles, const u32 (&table)[4], u32& even, u32& odd) {

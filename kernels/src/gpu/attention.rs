@@ -28,6 +28,8 @@ const PARTIALS_BYTES: usize = 64 << 20;
 const LEAST_ROWS: usize = 8;
 /// Query heads that a block takes together.
 const MAX_COLUMNS: usize = 8;
+/// Tiles of eight columns that kernels for matrix units are compiled for.
+const TILES: [usize; 3] = [1, 3, 6];
 /// The largest head that a block's threads can hold.
 const MAX_HEAD_DIM: usize = 1024;
 /// Rows that one launch moves; see gpu/kv.cu.
@@ -117,6 +119,49 @@ impl Shape {
         let mut source = self.source("attention.cu", include_str!("../../gpu/attention.cu"));
         source.defines.push(("GROUP", self.group().to_string()));
         source
+    }
+
+    fn attend_mma(&self, tiles: usize) -> Source {
+        let text = include_str!("../../gpu/attention_mma.cu");
+        let mut source = self.source("attention_mma.cu", text);
+        source.defines.push(("GROUP", self.group().to_string()));
+        source.defines.push(("TILES", tiles.to_string()));
+        source
+    }
+
+    /// See gpu/attention.cu.
+    fn fma_launch(&self, args: &AttendArgs) -> Launch {
+        let columns = self.group().min(MAX_COLUMNS);
+        let passes = self.group().div_ceil(columns);
+        let pitch = columns.next_multiple_of(4);
+        let queries_and_weights = (self.head_dim + SPLIT) * pitch;
+        let sums = THREADS as usize * 8 * columns;
+        Launch {
+            grid: [
+                args.end_row - args.first_row,
+                (self.num_kv_heads * passes) as u32,
+                args.num_splits,
+            ],
+            threads: THREADS,
+            shared_bytes: ((queries_and_weights + SPLIT + sums) * size_of::<f32>()) as u32,
+        }
+    }
+
+    /// See gpu/attention_mma.cu.
+    fn mma_launch(&self, tiles: usize, args: &AttendArgs) -> Launch {
+        let (queries, weights) = (self.head_dim * 4 + 32, SPLIT * 4 + 32);
+        let page = (THREADS as usize / 32) * PAGE_TOKENS * size_of::<f32>();
+        let of_row = self.group().next_multiple_of(8) * (queries + weights + page);
+        let of_tiles = tiles * 8 * queries.max(weights);
+        Launch {
+            grid: [
+                args.end_row - args.first_row,
+                self.num_kv_heads as u32,
+                args.num_splits,
+            ],
+            threads: THREADS,
+            shared_bytes: of_row.max(of_tiles) as u32,
+        }
     }
 
     fn combine(&self) -> Source {
@@ -319,22 +364,33 @@ impl GpuDevice {
         Ok(())
     }
 
+    /// By matrix units where there are some and keys are kept in what they take.
     fn launch_attend(&self, shape: &Shape, args: &AttendArgs) -> Result<(), DeviceError> {
-        let columns = shape.group().min(MAX_COLUMNS);
-        let passes = shape.group().div_ceil(columns);
-        let pitch = columns.next_multiple_of(4);
-        let queries_and_weights = (shape.head_dim + SPLIT) * pitch;
-        let sums = THREADS as usize * 8 * columns;
-        let launch = Launch {
-            grid: [
-                args.end_row - args.first_row,
-                (shape.num_kv_heads * passes) as u32,
-                args.num_splits,
-            ],
-            threads: THREADS,
-            shared_bytes: ((queries_and_weights + SPLIT + sums) * size_of::<f32>()) as u32,
-        };
-        self.launch(&shape.attend(), "attend", launch, args)
+        let arch = &self.facts().arch;
+        let has_units = arch.starts_with("sm_") || arch == "host";
+        match self.tiles(shape, args) {
+            Some(tiles) if has_units && shape.kv_type == KvType::F16 => self.launch(
+                &shape.attend_mma(tiles),
+                "attend",
+                shape.mma_launch(tiles, args),
+                args,
+            ),
+            _ => self.launch(&shape.attend(), "attend", shape.fma_launch(args), args),
+        }
+    }
+
+    /// Tiles of columns of a block: many, since they share what is read, unless that leaves multiprocessors idle. None
+    /// where a group does not fit.
+    fn tiles(&self, shape: &Shape, args: &AttendArgs) -> Option<usize> {
+        let rows = (args.end_row - args.first_row) as usize;
+        let rows_of = |tiles: usize| tiles * 8 / shape.group();
+        let blocks =
+            |tiles| rows.div_ceil(rows_of(tiles)) * shape.num_kv_heads * args.num_splits as usize;
+        let mut fitting = TILES.into_iter().filter(|&tiles| rows_of(tiles) > 0);
+        let least = fitting.next()?;
+        let enough = self.facts().multiprocessors as usize;
+        let pays = |tiles: &usize| blocks(*tiles) >= enough && rows > rows_of(least);
+        Some(fitting.rfind(pays).unwrap_or(least))
     }
 
     fn launch_combine(&self, shape: &Shape, args: &AttendArgs) -> Result<(), DeviceError> {

@@ -1,0 +1,321 @@
+// Attention with matrix units, for keys and values kept in f16.
+//
+// Keys and values are the streamed side of the products: they go from memory to registers as they lie, sixteen bytes a
+// lane, and two byte permutations make fragments of them. Queries and weights are the other side, split into two halves
+// of f16 each, so that products are good to 22 bits. A column is one query head of one row. Its sums are the same
+// whatever the other columns are, so that a block may take as many rows as pays.
+//
+// Rows share a block if they see the same slots at the same places; what a node of a tree sees of its own segment is
+// its own, and such a row has a block to itself for the splits in which that lies.
+//
+// HEAD_DIM: D, a multiple of 16. GROUP: query heads of a key head. TILES: columns / 8.
+#include "attention.h"
+#include "mma.h"
+
+constexpr u32 THREADS = 128, WARPS = THREADS / LANES;
+constexpr u32 COLUMNS = TILES * 8;
+// Rows of a block; those of a tile are looked at by the lanes of a warp.
+constexpr u32 ROWS = COLUMNS / GROUP < LANES ? COLUMNS / GROUP : LANES;
+// Tiles of one row.
+constexpr u32 ROW_TILES = (GROUP + 7) / 8;
+constexpr u32 STEP = 16, KEY_STEPS = SPLIT / STEP, DIM_STEPS = HEAD_DIM / STEP;
+// Steps whose loads are under way at once.
+constexpr u32 DEPTH = TILES == 1 ? 4 : 2;
+constexpr u32 DIM_DEPTH = DIM_STEPS % DEPTH == 0 ? DEPTH : DIM_STEPS % 2 == 0 ? 2 : 1;
+// Tiles of 16 dims that a warp takes at a time.
+constexpr u32 DIM_TILES = HEAD_DIM % 256 == 0 ? 4 : HEAD_DIM % 128 == 0 ? 2 : 1;
+// Bytes from one column to the next, so that eight columns lie in different banks; the low halves follow the high ones.
+constexpr u32 Q_PITCH = HEAD_DIM * 4 + 32, Q_LOW = HEAD_DIM * 2;
+constexpr u32 WEIGHT_PITCH = SPLIT * 4 + 32, WEIGHT_LOW = SPLIT * 2;
+static_assert(ROWS > 0 && HEAD_DIM % 16 == 0, "head sizes");
+
+struct Vec2u {
+    u32 x, y;
+};
+
+template <u32 N> DEVICE void load_words(u32 (&to)[N], const u16* from) {
+    if constexpr (N == 4) {
+        Vec4u words = *reinterpret_cast<const Vec4u*>(from);
+        to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+    } else if constexpr (N == 2) {
+        Vec2f words = *reinterpret_cast<const Vec2f*>(from);
+        to[0] = f32_to_bits(words.x), to[1] = f32_to_bits(words.y);
+    } else {
+        to[0] = *reinterpret_cast<const u32*>(from);
+    }
+}
+DEVICE Vec2u load_pair(const u8* from) {
+    Vec2f words = *reinterpret_cast<const Vec2f*>(from);
+    return {f32_to_bits(words.x), f32_to_bits(words.y)};
+}
+
+// sums += streamed x columns over one step. Lane (g, t) = (lane / 4, lane % 4) holds of streamed rows 4t..4t+3 the N
+// words g * N.., two elements each: element 2i is row g of tile i, 2i + 1 its row g + 8. `columns`: the lane's place in
+// column g.
+template <u32 N>
+DEVICE void multiply(float (&sums)[N][TILES][4], const u32 (&words)[4][N], const u8* columns, u32 pitch, u32 low, u32 tiles) {
+    u32 a[N][4];
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        a[i][0] = low_halves(words[0][i], words[1][i]);
+        a[i][1] = high_halves(words[0][i], words[1][i]);
+        a[i][2] = low_halves(words[2][i], words[3][i]);
+        a[i][3] = high_halves(words[2][i], words[3][i]);
+    }
+#pragma unroll
+    for (u32 n = 0; n < TILES; n++) {
+        if (n >= tiles) break;
+        Vec2u high_b = load_pair(columns + n * 8 * pitch), low_b = load_pair(columns + n * 8 * pitch + low);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) mma_f16(sums[i][n], a[i], high_b.x, high_b.y);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) mma_f16(sums[i][n], a[i], low_b.x, low_b.y);
+    }
+}
+
+struct Block {
+    u32 lead, rows, split, first, kv_head, columns, tiles;
+    // What any of its rows sees of the split.
+    Places seen;
+    bool in_place;
+    u8* q;        // [columns, Q_PITCH]
+    u8* weights;  // [columns, WEIGHT_PITCH]: scores in f32, then weights in two f16
+    float* page;  // [WARPS, ROW_TILES * 8, PAGE_TOKENS]: scores of slots
+    u32* at;      // [SPLIT]: value rows of the places
+    Places* rows_seen;
+};
+
+DEVICE bool is_in_place(const Row& row, const Segment& segment, u32 split) {
+    return row.path == NONE || smaller(row.seen_end, (split + 1) * SPLIT) <= segment.committed_len;
+}
+
+// Finds the rows of this block, which begin at the one it is launched for. False: there is nothing to do.
+DEVICE bool find_rows(const AttendArgs& args, Block& block) {
+    u32 in_tile = block_x() % ROWS, tile_row = args.first_row + block_x() - in_tile, lane = lane_index();
+    u32 index = tile_row + lane;
+    bool is_there = lane < ROWS && index < args.end_row, in_place = false;
+    u32 segment = NONE;
+    Places seen = {0, 0};
+    if (is_there) {
+        Row row = args.tables.rows[index];
+        segment = row.segment;
+        if (segment != NONE) {
+            in_place = is_in_place(row, args.tables.segments[segment], block.split);
+            seen = seen_of_split(row, args.window, args.causal, block.split);
+        }
+    }
+    // One less than a lane's own, for the row before; the first of a tile follows none.
+    u32 before = lane == 0 ? 0 : lane - 1;
+    u32 segment_before = shuffle(segment, before), in_place_before = shuffle((u32)in_place, before);
+    bool joins = lane > 0 && in_place && in_place_before && segment == segment_before;
+    u32 joined = ballot(joins);
+    if (joined >> in_tile & 1) return false;
+    u32 after = in_tile + 1 < LANES ? joined >> (in_tile + 1) : 0;
+    u32 rows = 1;
+    while (after & 1) rows++, after >>= 1;
+    bool is_mine = lane >= in_tile && lane < in_tile + rows && seen.first < seen.end;
+    block.seen.first = warp_least(is_mine ? seen.first : 0xffffffffu);
+    block.seen.end = ~warp_least(~(is_mine ? seen.end : 0));
+    block.lead = tile_row + in_tile;
+    block.rows = rows;
+    block.in_place = shuffle((u32)in_place, in_tile);
+    if (warp_index() == 0 && lane >= in_tile && lane < in_tile + rows) block.rows_seen[lane - in_tile] = seen;
+    return block.seen.first < block.seen.end;
+}
+
+// Queries as two halves of f16.
+DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
+    for (u32 i = thread_index(); i < block.columns * (HEAD_DIM / 4); i += THREADS) {
+        u32 c = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
+        u64 head = (u64)(block.lead + c / GROUP) * args.num_heads + block.kv_head * GROUP + c % GROUP;
+        Vec4f q = *reinterpret_cast<const Vec4f*>(args.q + head * args.q_stride + d);
+        u8* to = block.q + c * Q_PITCH + d * 2;
+        u16 high[4] = {f32_to_f16(q.x), f32_to_f16(q.y), f32_to_f16(q.z), f32_to_f16(q.w)};
+        u16 low[4] = {f32_to_f16(q.x - f16_to_f32(high[0])), f32_to_f16(q.y - f16_to_f32(high[1])),
+                      f32_to_f16(q.z - f16_to_f32(high[2])), f32_to_f16(q.w - f16_to_f32(high[3]))};
+        u32* high_to = reinterpret_cast<u32*>(to);
+        u32* low_to = reinterpret_cast<u32*>(to + Q_LOW);
+        high_to[0] = low_halves(high[0], high[1]), high_to[1] = low_halves(high[2], high[3]);
+        low_to[0] = low_halves(low[0], low[1]), low_to[1] = low_halves(low[2], low[3]);
+    }
+}
+
+// Products of the keys of a page with all columns. `keys`: [D, PAGE_TOKENS].
+DEVICE void score_page(float (&sums)[4][TILES][4], const u16* keys, const Block& block) {
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+    const u16* from = keys + t * 4 * PAGE_TOKENS + g * 8;
+    const u8* columns = block.q + g * Q_PITCH + t * 8;
+#pragma unroll 1
+    for (u32 step = 0; step < DIM_STEPS; step += DIM_DEPTH) {
+        u32 words[DIM_DEPTH][4][4];
+#pragma unroll
+        for (u32 i = 0; i < DIM_DEPTH; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) load_words(words[i][j], from + ((step + i) * STEP + j) * PAGE_TOKENS);
+#pragma unroll
+        for (u32 i = 0; i < DIM_DEPTH; i++) multiply(sums, words[i], columns + (step + i) * STEP * 2, Q_PITCH, Q_LOW, block.tiles);
+    }
+}
+// Puts them at `scores`, `pitch` bytes from column to column.
+DEVICE void store_scores(const float (&sums)[4][TILES][4], u8* scores, u32 pitch, u32 tiles) {
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+#pragma unroll
+    for (u32 n = 0; n < TILES; n++) {
+        if (n >= tiles) break;
+#pragma unroll
+        for (u32 c = 0; c < 2; c++) {
+            Vec4f* to = reinterpret_cast<Vec4f*>(scores + (n * 8 + t * 2 + c) * pitch + g * 32);
+            to[0] = {sums[0][n][c], sums[0][n][c + 2], sums[1][n][c], sums[1][n][c + 2]};
+            to[1] = {sums[2][n][c], sums[2][n][c + 2], sums[3][n][c], sums[3][n][c + 2]};
+        }
+    }
+}
+
+// Scores of a warp's 64 places of a row that finds some of them by its path: whole pages of slots are scored, and each
+// place takes its slot's. Slots ascend along a path, so each page is scored once.
+DEVICE void score_path(const AttendArgs& args, const Block& block, const Row& row, const Segment& segment) {
+    u32 lane = lane_index(), slots[2];
+    for (u32 i = 0; i < 2; i++) {
+        u32 place = block.first + warp_index() * PAGE_TOKENS + i * LANES + lane;
+        slots[i] = place >= block.seen.first && place < block.seen.end ? slot_of(args.tables, row, segment, place) : NONE;
+    }
+    float* scores = block.page + warp_index() * (ROW_TILES * 8 * PAGE_TOKENS);
+    for (u32 from = 0;;) {
+        u32 page = NONE;
+        for (u32 i = 0; i < 2; i++)
+            if (slots[i] != NONE && slots[i] / PAGE_TOKENS >= from) page = smaller(page, slots[i] / PAGE_TOKENS);
+        page = warp_least(page);
+        if (page == NONE) return;
+        u64 at = (u64)page_of(args.tables, segment, page * PAGE_TOKENS) * args.num_kv_heads + block.kv_head;
+        float sums[4][TILES][4] = {};
+        score_page(sums, args.k + at * HEAD_DIM * PAGE_TOKENS, block);
+        store_scores(sums, reinterpret_cast<u8*>(scores), PAGE_TOKENS * 4, ROW_TILES);
+        sync_warp();
+        for (u32 i = 0; i < 2; i++)
+            if (slots[i] != NONE && slots[i] / PAGE_TOKENS == page)
+                for (u32 c = 0; c < GROUP; c++) {
+                    float* to = reinterpret_cast<float*>(block.weights + c * WEIGHT_PITCH);
+                    to[warp_index() * PAGE_TOKENS + i * LANES + lane] = scores[c * PAGE_TOKENS + slots[i] % PAGE_TOKENS];
+                }
+        sync_warp();
+        from = page + 1;
+    }
+}
+
+// Weights of a column in place of its scores. A warp a column, a lane eight keys.
+DEVICE Vec2f weigh(u8* column, Places seen, u32 first) {
+    u32 lane = lane_index();
+    const Vec4f* from = reinterpret_cast<const Vec4f*>(column) + lane * 2;
+    Vec4f a = from[0], b = from[1];
+    float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, top = -1e30f, total = 0, scale = score_scale(HEAD_DIM);
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        u32 place = first + lane * 8 + i;
+        x[i] = place >= seen.first && place < seen.end ? x[i] * scale : -2e30f;
+        top = larger(top, x[i]);
+    }
+    top = warp_max(top);
+    u32 high[4], low[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        float u = exp2_fast(x[2 * i] - top), w = exp2_fast(x[2 * i + 1] - top);
+        total += u;
+        total += w;
+        u16 high_u = f32_to_f16(u), high_w = f32_to_f16(w);
+        high[i] = low_halves(high_u, high_w);
+        low[i] = low_halves(f32_to_f16(u - f16_to_f32(high_u)), f32_to_f16(w - f16_to_f32(high_w)));
+    }
+    total = warp_sum(total);
+    reinterpret_cast<Vec4u*>(column)[lane] = {high[0], high[1], high[2], high[3]};
+    reinterpret_cast<Vec4u*>(column + WEIGHT_LOW)[lane] = {low[0], low[1], low[2], low[3]};
+    return {top, total};
+}
+
+DEVICE u64 result_at(const AttendArgs& args, const Block& block, u32 column) {
+    u64 head = (u64)(block.lead - args.first_row + column / GROUP) * args.num_heads + block.kv_head * GROUP + column % GROUP;
+    return head * args.num_splits + block.split;
+}
+
+// Weighted values of a run of dims; a warp a run.
+DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
+    u32 g = lane_index() / 4, t = lane_index() % 4, dim = run * DIM_TILES * 16 + g * DIM_TILES * 2;
+    const u16* values = args.v + dim;
+    const u8* columns = block.weights + g * WEIGHT_PITCH + t * 8;
+    float sums[DIM_TILES][TILES][4] = {};
+    u32 step = (block.seen.first - block.first) / STEP / DEPTH * DEPTH, end = block.seen.end - block.first;
+#pragma unroll 1
+    for (; step * STEP < end; step += DEPTH) {
+        u32 words[DEPTH][4][DIM_TILES];
+#pragma unroll
+        for (u32 i = 0; i < DEPTH; i++) {
+            Vec4u at = *reinterpret_cast<const Vec4u*>(block.at + (step + i) * STEP + t * 4);
+            load_words(words[i][0], values + (u64)at.x * HEAD_DIM);
+            load_words(words[i][1], values + (u64)at.y * HEAD_DIM);
+            load_words(words[i][2], values + (u64)at.z * HEAD_DIM);
+            load_words(words[i][3], values + (u64)at.w * HEAD_DIM);
+        }
+#pragma unroll
+        for (u32 i = 0; i < DEPTH; i++) multiply(sums, words[i], columns + (step + i) * STEP * 2, WEIGHT_PITCH, WEIGHT_LOW, block.tiles);
+    }
+#pragma unroll
+    for (u32 n = 0; n < TILES; n++)
+#pragma unroll
+        for (u32 c = 0; c < 2; c++) {
+            u32 column = n * 8 + t * 2 + c;
+            if (column >= block.columns) continue;
+            Vec2f* to = reinterpret_cast<Vec2f*>(args.partials + result_at(args, block, column) * HEAD_DIM + dim);
+#pragma unroll
+            for (u32 i = 0; i < DIM_TILES; i++) to[i] = {sums[i][n][c], sums[i][n][c + 2]};
+        }
+}
+
+// Grid: rows, key heads, splits.
+KERNEL(attend, AttendArgs, 128) {
+    DYNAMIC_SHARED(memory);
+    SHARED u32 at[SPLIT];
+    SHARED Places rows_seen[ROWS];
+    Block block;
+    block.split = block_z();
+    block.first = block.split * SPLIT;
+    block.kv_head = block_y();
+    block.rows_seen = rows_seen;
+    block.at = at;
+    if (!find_rows(args, block)) return;
+    block.columns = block.rows * GROUP;
+    block.tiles = (block.columns + 7) / 8;
+    block.q = memory;
+    // Scores may take the queries' memory, unless they are made bit by bit.
+    block.weights = block.in_place ? memory : memory + ROW_TILES * 8 * Q_PITCH;
+    block.page = reinterpret_cast<float*>(memory + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
+    Row lead = args.tables.rows[block.lead];
+    Segment segment = args.tables.segments[lead.segment];
+
+    stage_queries(args, block);
+    for (u32 i = thread_index(); i < SPLIT; i += THREADS) {
+        u32 place = block.first + i;
+        // What nobody sees has no weight, but its values must be numbers.
+        if (place < block.seen.first || place >= block.seen.end) place = block.seen.first;
+        u32 slot = slot_of(args.tables, lead, segment, place);
+        at[i] = (page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
+    }
+    sync_threads();
+    if (block.in_place) {
+        u32 first = block.first + warp_index() * PAGE_TOKENS;
+        float sums[4][TILES][4] = {};
+        if (first < block.seen.end && first + PAGE_TOKENS > block.seen.first) {
+            u64 page = (u64)page_of(args.tables, segment, first) * args.num_kv_heads + block.kv_head;
+            score_page(sums, args.k + page * HEAD_DIM * PAGE_TOKENS, block);
+        }
+        sync_threads();
+        store_scores(sums, block.weights + warp_index() * PAGE_TOKENS * 4, WEIGHT_PITCH, block.tiles);
+    } else {
+        score_path(args, block, lead, segment);
+    }
+    sync_threads();
+    for (u32 c = warp_index(); c < block.columns; c += WARPS) {
+        Vec2f sums = weigh(block.weights + c * WEIGHT_PITCH, rows_seen[c / GROUP], block.first);
+        if (lane_index() == 0) args.sums[result_at(args, block, c)] = sums;
+    }
+    sync_threads();
+    for (u32 run = warp_index(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
+}

@@ -128,6 +128,24 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b1));
 }
+#else
+DEVICE float dot_f16(u32 a, u32 b, float c) {
+    c = fused_multiply_add(f16_to_f32((u16)a), f16_to_f32((u16)b), c);
+    return fused_multiply_add(f16_to_f32((u16)(a >> 16)), f16_to_f32((u16)(b >> 16)), c);
+}
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 row = lane_index() / 4 * 4, column = lane_index() % 4 * 8;
+    for (u32 half = 0; half < 2; half++)
+        for (u32 j = 0; j < 4; j++) {
+            u32 top = shuffle(a[2 * half], row + j), bottom = shuffle(a[2 * half + 1], row + j);
+            u32 b = half ? b1 : b0;
+            u32 left = shuffle(b, column + j), right = shuffle(b, column + 4 + j);
+            c[0] = dot_f16(top, left, c[0]);
+            c[1] = dot_f16(top, right, c[1]);
+            c[2] = dot_f16(bottom, left, c[2]);
+            c[3] = dot_f16(bottom, right, c[3]);
+        }
+}
 #endif
 
 #endif

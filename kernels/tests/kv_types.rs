@@ -1,10 +1,10 @@
-//! Attention over keys and values kept in f16: the same bits on every instruction set, and the bits of f32 where
-//! rounding to f16 changes nothing.
+//! Attention over keys and values kept in f16: the same bits on every instruction set of the CPU, and the bits of f32
+//! where rounding to f16 changes nothing; on GPUs, which add in other orders, as good as f32 there.
 
 use half::f16;
 use kernels::{
-    AttentionArgs, CpuDevice, Device, KvLayer, KvType, PAGE_TOKENS, RopeArgs, RopeStyle, Segment,
-    Tier, Visibility,
+    AttentionArgs, CpuDevice, Device, DeviceName, KvLayer, KvType, PAGE_TOKENS, RopeArgs,
+    RopeStyle, Segment, Tier, Visibility, open_device,
 };
 
 const HEADS: usize = 4;
@@ -23,7 +23,7 @@ fn values(len: usize, seed: u32) -> Vec<f32> {
 }
 
 /// A chain of `len` tokens, then a tree on top of it.
-fn attend(device: &CpuDevice, kv_type: KvType, len: usize) -> Vec<f32> {
+fn attend(device: &dyn Device, kv_type: KvType, len: usize) -> Vec<f32> {
     let load = |values: &[f32]| {
         let mut buffer = device.zeros(values.len()).expect("memory");
         device.write(&mut buffer, 0, values);
@@ -91,6 +91,31 @@ fn f16_equals_f32_on_values_that_f16_holds() {
                 .zip(&expected)
                 .all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(same, "{} at {len} tokens", tier.name());
+        }
+    }
+}
+
+/// Queries are split in two halves of f16, and so are weights: what is lost is no more than in f32's own sums.
+#[test]
+fn f16_on_gpus_is_as_good_as_f32_on_values_that_f16_holds() {
+    let names = std::env::var("TANDEM_TEST_DEVICES").unwrap_or_else(|_| "emulated".to_owned());
+    let names = names.split(',').map(|name| name.parse().expect("a name"));
+    for name in names.filter(|name| *name != DeviceName::Cpu) {
+        let device = open_device(name, 0).expect("a device");
+        let scalar = CpuDevice::with_tier(1, Tier::Scalar).expect("always there");
+        for len in [3, 64, 130, 300] {
+            let expected = attend(&scalar, KvType::F32, len);
+            let norm: f32 = expected.iter().map(|v| v * v).sum();
+            for kv_type in [KvType::F32, KvType::F16] {
+                let got = attend(&*device, kv_type, len);
+                let error: f32 = got
+                    .iter()
+                    .zip(&expected)
+                    .map(|(a, b)| (a - b).powi(2))
+                    .sum();
+                let error = (error / norm).sqrt();
+                assert!(error < 1e-6, "{kv_type} on {name} at {len}: {error:e}");
+            }
         }
     }
 }

@@ -30,6 +30,8 @@ const LEAST_ROWS: usize = 8;
 const MAX_COLUMNS: usize = 8;
 /// Tiles of eight columns that kernels for matrix units are compiled for.
 const TILES: [usize; 3] = [1, 3, 6];
+/// Shared memory of theirs beside what launches ask for, with some to spare.
+const STATIC_BYTES: u32 = 2048;
 /// The largest head that a block's threads can hold.
 const MAX_HEAD_DIM: usize = 1024;
 /// Rows that one launch moves; see gpu/kv.cu.
@@ -386,7 +388,11 @@ impl GpuDevice {
         let rows_of = |tiles: usize| tiles * 8 / shape.group();
         let blocks =
             |tiles| rows.div_ceil(rows_of(tiles)) * shape.num_kv_heads * args.num_splits as usize;
-        let mut fitting = TILES.into_iter().filter(|&tiles| rows_of(tiles) > 0);
+        let shared = self.facts().shared_bytes_per_block - STATIC_BYTES;
+        let fits = |&tiles: &usize| {
+            rows_of(tiles) > 0 && shape.mma_launch(tiles, args).shared_bytes <= shared
+        };
+        let mut fitting = TILES.into_iter().filter(fits);
         let least = fitting.next()?;
         let enough = self.facts().multiprocessors as usize;
         let pays = |tiles: &usize| blocks(*tiles) >= enough && rows > rows_of(least);

@@ -1,8 +1,8 @@
 //! Attention over pages, along chains and trees, and its commit.
 
 use kernels::{
-    AttentionArgs, Device, HeadNorm, KvCommitArgs, KvLayer, PAGE_TOKENS, RopeArgs, RopeStyle,
-    Segment, Visibility,
+    AttentionArgs, Device, HeadNorm, KvAppendArgs, KvCommitArgs, KvLayer, KvType, Norm,
+    PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -13,7 +13,7 @@ use crate::reference::{AttentionModel, Past};
 const TOLERANCE: f64 = 3e-6;
 
 const SEQUENCES: usize = 3;
-const PAGES: usize = 4;
+const PAGES: usize = 5;
 
 /// A tree with three branches, one of them five deep: `[0 [1 [3 [5] [6]] [4]] [2 [7 [8 [9]]]]]`.
 pub(crate) const TREE: &[i32] = &[-1, 0, 0, 1, 1, 3, 3, 2, 7, 8];
@@ -27,6 +27,8 @@ const CASES: &[Case] = &[
     (4, 1, 128, 64, RopeStyle::Neox, true, false),
     (6, 1, 256, 32, RopeStyle::Neox, true, true),
 ];
+
+const KV_TYPES: [KvType; 2] = [KvType::F32, KvType::F16];
 
 fn model(case: Case, noise: &mut Noise) -> AttentionModel {
     let (num_heads, num_kv_heads, head_dim, pairs, style, normed, gated) = case;
@@ -78,14 +80,14 @@ struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    fn new(device: &'a dyn Device, model: &'a AttentionModel) -> Self {
+    fn new(device: &'a dyn Device, model: &'a AttentionModel, kv_type: KvType) -> Self {
         let len = SEQUENCES * PAGES * PAGE_TOKENS * model.num_kv_heads * model.head_dim;
         Self {
             device,
             model,
             cache: KvLayer {
-                k: zeros(device, len),
-                v: zeros(device, len),
+                k: device.kv_zeros(len, kv_type).expect("memory"),
+                v: device.kv_zeros(len, kv_type).expect("memory"),
             },
         }
     }
@@ -151,6 +153,40 @@ impl<'a> Layer<'a> {
         download(device, &out)
     }
 
+    /// Rows without queries, after none.
+    fn append(&mut self, sequence: usize, rows: &[Row]) {
+        let (device, model) = (self.device, self.model);
+        let [mut k, v] = [1, 2].map(|field| {
+            let values: Vec<f32> = rows.iter().flat_map(|row| &row[field]).copied().collect();
+            upload(device, &values)
+        });
+        let gamma = model
+            .head_norm
+            .as_ref()
+            .map(|(_, k, eps)| (upload(device, k), *eps));
+        device.kv_append(KvAppendArgs {
+            num_kv_heads: model.num_kv_heads,
+            head_dim: model.head_dim,
+            k: &mut k,
+            v: &v,
+            k_norm: gamma.as_ref().map(|(gamma, eps)| Norm { gamma, eps: *eps }),
+            rope: RopeArgs {
+                style: model.style,
+                inv_freq: &model.inv_freq,
+            },
+            cache: &mut self.cache,
+            segments: &[Segment {
+                first_row: 0,
+                parents: &chain(rows.len()),
+                committed_len: 0,
+                first_position: 0,
+                pages: &Self::pages(sequence),
+                state_index: 0,
+                advance: false,
+            }],
+        });
+    }
+
     fn commit(&mut self, sequence: usize, committed_len: usize, path: &[usize]) {
         self.device.kv_commit(KvCommitArgs {
             num_kv_heads: self.model.num_kv_heads,
@@ -189,7 +225,7 @@ fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
         }
         let mut same = SameBits::default();
         for device in devices().iter().map(AsRef::as_ref) {
-            let mut layer = Layer::new(device, &model);
+            let mut layer = Layer::new(device, &model, KvType::F32);
             let call = |rows: &'_ [Vec<Row>], parents: [&'_ [i32]; 3], committed: [usize; 3]| {
                 (0..SEQUENCES)
                     .map(|s| (s, committed[s], parents[s].to_vec(), rows[s].clone()))
@@ -224,7 +260,7 @@ fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
 fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
     let path = [0, 2, 7, 8, 9];
     for device in devices().iter().map(AsRef::as_ref) {
-        for &case in CASES {
+        for (&case, kv_type) in CASES.iter().zip(KV_TYPES.into_iter().cycle()) {
             let mut noise = Noise(23);
             let model = model(case, &mut noise);
             let width = model.num_heads * model.head_dim;
@@ -234,7 +270,7 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
             let tree = rows(&model, TREE.len(), &mut noise);
             let next = rows(&model, 1, &mut noise);
 
-            let mut plain = Layer::new(device, &model);
+            let mut plain = Layer::new(device, &model, kv_type);
             let mut decoded = Vec::new();
             let steps: Vec<&Row> = prompt
                 .iter()
@@ -250,7 +286,7 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
                 }]));
             }
 
-            let mut layer = Layer::new(device, &model);
+            let mut layer = Layer::new(device, &model, kv_type);
             let company = Part {
                 sequence: 0,
                 committed_len: 0,
@@ -273,6 +309,94 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
             layer.commit(1, 61, &path);
             got.extend(layer.run(&[of(66, &[-1], &next)]));
             assert!(same_bits(&got, &decoded), "{case:?} on {}", device.name());
+        }
+    }
+}
+
+/// The same where a path leaves the page, and the 256 slots, in which its ancestors at the same places would lie.
+#[test]
+fn a_path_far_from_its_places_has_the_bits_of_a_chain() {
+    let path = [0, 2, 7, 8, 9];
+    for device in devices().iter().map(AsRef::as_ref) {
+        for (&case, kv_type) in CASES.iter().zip(KV_TYPES.into_iter().cycle().skip(1)) {
+            let mut noise = Noise(29);
+            let model = model(case, &mut noise);
+            let width = model.num_heads * model.head_dim;
+            let prompt = rows(&model, 253, &mut noise);
+            let tree = rows(&model, TREE.len(), &mut noise);
+            let next = rows(&model, 1, &mut noise);
+            let mut layer = Layer::new(device, &model, kv_type);
+            layer.append(0, &prompt);
+            layer.append(1, &prompt);
+            let of = |sequence, committed_len, parents, rows| Part {
+                sequence,
+                committed_len,
+                parents,
+                rows,
+            };
+
+            let mut decoded = Vec::new();
+            let steps = path.iter().map(|&i| &tree[i]).chain(&next);
+            for (i, row) in steps.enumerate() {
+                decoded.extend(layer.run(&[of(0, 253 + i, &[-1], std::slice::from_ref(row))]));
+            }
+            let mut got = Vec::new();
+            let answers = layer.run(&[of(1, 253, TREE, &tree)]);
+            for node in path {
+                got.extend_from_slice(&answers[node * width..][..width]);
+            }
+            layer.commit(1, 253, &path);
+            got.extend(layer.run(&[of(1, 258, &[-1], &next)]));
+            let what = format!("{case:?}, {kv_type} on {}", device.name());
+            assert!(same_bits(&got, &decoded), "{what}");
+        }
+    }
+}
+
+/// Later rows of a chain do not show in earlier ones, however large their values beside those that are seen.
+#[test]
+fn what_a_row_does_not_see_leaves_no_trace() {
+    let (count, dim) = (40, 64);
+    let model = AttentionModel {
+        num_heads: 1,
+        num_kv_heads: 1,
+        head_dim: dim,
+        gated: false,
+        style: RopeStyle::Neox,
+        inv_freq: Vec::new(),
+        head_norm: None,
+    };
+    let mut noise = Noise(31);
+    let mut all = rows(&model, count, &mut noise);
+    for (i, [q, k, v]) in all.iter_mut().enumerate() {
+        q.fill(0.0);
+        k.fill(0.0);
+        q[0] = 8.0;
+        // The first keys take all of the weight and have no values; of the others' weights, 2^-17, the sums are made.
+        k[0] = if i < 16 { 12.0 } else { 0.0 };
+        let scale = match i {
+            ..16 => 0.0,
+            16..24 => 1.0,
+            _ => 3e4,
+        };
+        v.iter_mut().for_each(|v| *v *= scale);
+    }
+    for device in devices().iter().map(AsRef::as_ref) {
+        for kv_type in KV_TYPES {
+            let mut layer = Layer::new(device, &model, kv_type);
+            let part = |sequence, committed_len, parents, rows| Part {
+                sequence,
+                committed_len,
+                parents,
+                rows,
+            };
+            let parents = chain(count);
+            let together = layer.run(&[part(0, 0, &parents, &all)]);
+            for (i, row) in all.iter().enumerate() {
+                let alone = layer.run(&[part(1, i, &[-1], std::slice::from_ref(row))]);
+                let what = format!("row {i}, {kv_type} on {}", device.name());
+                assert!(same_bits(&alone, &together[i * dim..][..dim]), "{what}");
+            }
         }
     }
 }

@@ -139,15 +139,16 @@ KERNEL(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES) {
 
 // The recurrence. A thread block has a strip of columns (value dims) of a head; a warp has 8 of them, a lane a pair of
 // them in an eighth of the rows (key dims): rows 4r .. 4r + 3 of every 32, with r = lane % 8.
-constexpr u32 WALK_WARPS = 4;
-constexpr u32 WALK_THREADS = WALK_WARPS * LANES;
 constexpr u32 WARP_COLUMNS = 8;
-constexpr u32 STRIP = WALK_WARPS * WARP_COLUMNS;
-constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
+// Warps of a block where walks are long; one that has a whole head can norm its answers too.
+constexpr u32 STRIP_WARPS = 4;
+constexpr u32 HEAD_WARPS = DV / WARP_COLUMNS > STRIP_WARPS ? DV / WARP_COLUMNS : STRIP_WARPS;
+constexpr u32 STRIPS = (DV + STRIP_WARPS * WARP_COLUMNS - 1) / (STRIP_WARPS * WARP_COLUMNS);
+constexpr u32 STRIP_THREADS = STRIP_WARPS * LANES;
 constexpr u32 QUADS = (DK + 31) / 32;
 constexpr u32 KEYS = QUADS * 32;
-// 16-byte pieces of a lane's state.
-constexpr u32 PIECES = QUADS * 2;
+// A level of a block: 16-byte pieces of its lanes' states.
+constexpr u32 LEVEL_PIECES = QUADS * 2 * STRIP_THREADS;
 constexpr u32 MAX_LEVELS = 8;
 static_assert(DK % 4 == 0 && DV % WARP_COLUMNS == 0, "head dims");
 
@@ -181,38 +182,37 @@ DEVICE void store_state(const State& state, float* at) {
 DEVICE void put_state(const State& state, Vec4f* at) {
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
-        at[(2 * i) * WALK_THREADS] = {state.left[i][0], state.left[i][1], state.left[i][2], state.left[i][3]};
-        at[(2 * i + 1) * WALK_THREADS] = {state.right[i][0], state.right[i][1], state.right[i][2], state.right[i][3]};
+        at[(2 * i) * STRIP_THREADS] = {state.left[i][0], state.left[i][1], state.left[i][2], state.left[i][3]};
+        at[(2 * i + 1) * STRIP_THREADS] = {state.right[i][0], state.right[i][1], state.right[i][2], state.right[i][3]};
     }
 }
 DEVICE void get_state(State& state, const Vec4f* at) {
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
-        Vec4f l = at[(2 * i) * WALK_THREADS], r = at[(2 * i + 1) * WALK_THREADS];
+        Vec4f l = at[(2 * i) * STRIP_THREADS], r = at[(2 * i + 1) * STRIP_THREADS];
         state.left[i][0] = l.x, state.left[i][1] = l.y, state.left[i][2] = l.z, state.left[i][3] = l.w;
         state.right[i][0] = r.x, state.right[i][1] = r.y, state.right[i][2] = r.z, state.right[i][3] = r.w;
     }
 }
 
 // What a step needs, in shared memory.
-struct Staged {
-    Vec4f q[KEYS / 4], k[KEYS / 4];
-    // v of the strip; decay and strength; the step's words.
-    Vec4f v[STRIP / 4];
-    Vec2f gates, unused;
-    Step step;
-    u32 unused_word;
+template <u32 WARPS> struct Staged {
+    Vec4f q[KEYS / 4], k[KEYS / 4], v[WARPS * WARP_COLUMNS / 4];
+    Vec4f step;
+    // Decay and strength.
+    Vec4f gates;
 };
-constexpr u32 V_LANES = STRIP / 4;
+// As many steps are brought in at a time, each by a warp.
+constexpr u32 STEPS = 4;
 
-// A step on its way there: a lane's share of it.
 // By its values: clang keeps what is copied whole under a condition in memory.
 DEVICE void set(Vec4f& to, Vec4f from) { to.x = from.x, to.y = from.y, to.z = from.z, to.w = from.w; }
 constexpr u32 FETCHES = (DK / 4 + LANES - 1) / LANES;
+// A step on its way there: a lane's share of it.
 struct Fetched {
-    Vec4f q[FETCHES], k[FETCHES];
-    Vec4f rest;
+    Vec4f q[FETCHES], k[FETCHES], v, rest;
 };
+template <u32 WARPS>
 DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const Step& step, u32 head, u32 strip) {
     u32 lane = lane_index();
     const float* row = prepared + (u64)step.row * CHANNELS;
@@ -224,16 +224,16 @@ DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const 
             set(to.q[at], q[at * LANES + lane]);
             set(to.k[at], k[at * LANES + lane]);
         }
-    u32 column = strip * STRIP + lane * 4;
+    u32 column = strip * WARPS * WARP_COLUMNS + lane * 4;
+    if (lane < WARPS * WARP_COLUMNS / 4 && (DV % (WARPS * WARP_COLUMNS) == 0 || column < DV))
+        set(to.v, *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column));
     set(to.rest, {bits_to_f32(step.row), bits_to_f32(step.load), bits_to_f32(step.save), 0.0f});
-    if (lane < V_LANES && (DV % STRIP == 0 || column < DV)) {
-        set(to.rest, *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column));
-    } else if (lane == V_LANES) {
+    if (lane == 1) {
         Vec2f pair = gates[(u64)step.row * HV + head];
         set(to.rest, {pair.x, pair.y, 0.0f, 0.0f});
     }
 }
-DEVICE void put(const Fetched& from, Staged& to) {
+template <u32 WARPS> DEVICE void put(const Fetched& from, Staged<WARPS>& to) {
     u32 lane = lane_index();
 #pragma unroll
     for (u32 at = 0; at < FETCHES; at++)
@@ -241,12 +241,13 @@ DEVICE void put(const Fetched& from, Staged& to) {
             set(to.q[at * LANES + lane], from.q[at]);
             set(to.k[at * LANES + lane], from.k[at]);
         }
-    if (lane < V_LANES + 2) set(to.v[lane], from.rest);
+    if (lane < WARPS * WARP_COLUMNS / 4) set(to.v[lane], from.v);
+    if (lane < 2) set((&to.step)[lane], from.rest);
 }
 
 // One row: decay, read by k, write, read by q. Returns what the lane is to write of the answer: of the left column in
 // even lanes, of the right one in odd lanes.
-DEVICE float advance(State& state, const Staged& staged) {
+template <u32 WARPS> DEVICE float advance(State& state, const Staged<WARPS>& staged) {
     u32 lane = lane_index(), eighth = lane % 8;
     float left[2] = {}, right[2] = {};
     Vec4f k[QUADS];
@@ -305,16 +306,17 @@ struct WalkArgs {
     float* history;
     // [N, HV, DV], before the norm; null where only states are to move.
     float* out;
-    // Levels that shared memory has no room for.
+    // Levels that neither registers nor shared memory have room for.
     Vec4f* spill;
     u32 shared_levels;
 };
 
-// Levels that a walk of so many rows may need: one more takes a node above two such walks.
-DEVICE u32 levels_of(u32 num_rows) {
+// Levels of a walk that go to the spill: the first is kept in registers, then come those in shared memory. For one
+// more level it takes a node above two walks that need one less.
+DEVICE u32 spilled_levels(const Segment& segment, u32 shared_levels) {
     u32 levels = 0;
-    while (levels < MAX_LEVELS && (4u << levels) - 1 <= num_rows) levels++;
-    return levels;
+    while (!segment.advance && levels < MAX_LEVELS && (4u << levels) - 1 <= segment.num_rows) levels++;
+    return levels > shared_levels + 1 ? levels - shared_levels - 1 : 0;
 }
 
 // The history of a segment that advances: the last rows of its chain, after older ones where it is short.
@@ -331,81 +333,7 @@ DEVICE void move_history(const WalkArgs& args, const Segment& segment, u32 chann
     for (u32 i = 0; i < KEPT_ROWS; i++) to[(u64)i * CHANNELS] = values[i];
 }
 
-template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
-    SHARED Staged staged[2][WALK_WARPS];
-    Segment segment = args.tables.segments[block_y()];
-    if (segment.num_rows == 0) return;
-    if (block_x() >= HV * STRIPS) {
-        if (segment.advance) move_history(args, segment, (block_x() - HV * STRIPS) * WALK_THREADS + thread_index());
-        return;
-    }
-    u32 head = block_x() / STRIPS, strip = block_x() % STRIPS, warp = warp_index(), lane = lane_index();
-    const Step* steps = args.tables.steps + segment.first_step;
-    u32 column = strip * STRIP + warp * WARP_COLUMNS + lane / 8 * 2;
-    bool active = DV % STRIP == 0 || column < DV;
-    float* committed = args.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
-
-    // Each warp brings one of the next steps in.
-    Step ahead = {};
-    if (warp < segment.num_rows) ahead = steps[warp];
-    State state;
-    if (active) load_state(state, committed);
-    Fetched fetched = {};
-    if (warp < segment.num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
-    if (WALK_WARPS + warp < segment.num_rows) ahead = steps[WALK_WARPS + warp];
-    if (DK / 4 + lane < KEYS / 4)
-        for (u32 side = 0; side < 2; side++) {
-            staged[side][warp].q[DK / 4 + lane] = {};
-            staged[side][warp].k[DK / 4 + lane] = {};
-        }
-
-    Vec4f* spill = nullptr;
-    if (BRANCHES && !segment.advance && levels_of(segment.num_rows) > args.shared_levels) {
-        // A level after another, those of the segments before first.
-        u32 before = 0;
-        for (u32 i = 0; i < block_y(); i++) {
-            u32 levels = args.tables.segments[i].advance ? 0 : levels_of(args.tables.segments[i].num_rows);
-            before += levels > args.shared_levels ? levels - args.shared_levels : 0;
-        }
-        spill = args.spill + ((u64)before * HV * STRIPS + block_x()) * (PIECES * WALK_THREADS) + thread_index();
-    }
-    if (BRANCHES) saved += thread_index();
-
-    for (u32 first = 0, side = 0; first < segment.num_rows; first += WALK_WARPS, side ^= 1) {
-        if (first + warp < segment.num_rows) put(fetched, staged[side][warp]);
-        sync_threads();
-        if (first + WALK_WARPS + warp < segment.num_rows)
-            fetch(fetched, args.prepared, args.gates, ahead, head, strip);
-        if (first + 2 * WALK_WARPS + warp < segment.num_rows) ahead = steps[first + 2 * WALK_WARPS + warp];
-        if (!active) continue;
-        u32 count = smaller(segment.num_rows - first, WALK_WARPS);
-        for (u32 i = 0; i < count; i++) {
-            const Staged& now = staged[side][i];
-            Step step = now.step;
-            if (step.load != NONE && first + i > 0) {
-                if (!BRANCHES || step.load == BASE) load_state(state, committed);
-                else if (step.load < args.shared_levels) get_state(state, saved + step.load * (PIECES * WALK_THREADS));
-                else get_state(state, spill + (u64)(step.load - args.shared_levels) * (HV * STRIPS * PIECES * WALK_THREADS));
-            }
-            float answer = advance(state, now);
-            if (args.out && lane % 8 < 2) args.out[((u64)step.row * HV + head) * DV + column + lane % 2] = answer;
-            if (BRANCHES && step.save != NONE) {
-                if (step.save < args.shared_levels) put_state(state, saved + step.save * (PIECES * WALK_THREADS));
-                else put_state(state, spill + (u64)(step.save - args.shared_levels) * (HV * STRIPS * PIECES * WALK_THREADS));
-            }
-        }
-    }
-    if (active && segment.advance) store_state(state, committed);
-}
-
-// Segments that are chains.
-KERNEL(delta_walk_chains, WalkArgs, WALK_THREADS) { walk<false>(args, nullptr); }
-KERNEL(delta_walk_trees, WalkArgs, WALK_THREADS) {
-    DYNAMIC_SHARED(levels);
-    walk<true>(args, reinterpret_cast<Vec4f*>(levels));
-}
-
-// out = norm(out) silu(z); a warp takes a head of a row.
+// out = norm(answers) silu(z), for a head of a row; by a warp.
 struct NormArgs {
     Tables tables;
     // [N, HV, DV].
@@ -417,24 +345,130 @@ struct NormArgs {
     u32 num_rows;
     float eps;
 };
-constexpr u32 NORM_WARPS = 4;
-KERNEL(delta_norm, NormArgs, NORM_WARPS * LANES) {
+DEVICE void norm_head(const NormArgs& args, u64 item, const float* answers) {
     constexpr u32 VALUES = (DV + LANES - 1) / LANES;
-    u32 item = block_x() * NORM_WARPS + warp_index(), lane = lane_index();
-    if (item >= args.num_rows * HV || args.tables.rows[item / HV].segment == NONE) return;
     float values[VALUES];
     float squares = 0.0f;
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) {
-        u32 column = lane + j * LANES;
-        values[j] = DV % LANES == 0 || column < DV ? args.out[(u64)item * DV + column] : 0.0f;
+        u32 column = lane_index() + j * LANES;
+        values[j] = DV % LANES == 0 || column < DV ? answers[column] : 0.0f;
         squares = fused_multiply_add(values[j], values[j], squares);
     }
     float factor = divide(1.0f, square_root(divide(warp_sum(squares), (float)DV) + args.eps));
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) {
-        u32 column = lane + j * LANES;
+        u32 column = lane_index() + j * LANES;
         if (DV % LANES == 0 || column < DV)
-            args.out[(u64)item * DV + column] = values[j] * factor * args.gamma[column] * silu(args.z[(u64)item * DV + column]);
+            args.out[item * DV + column] = values[j] * factor * args.gamma[column] * silu(args.z[item * DV + column]);
     }
+}
+
+// BRANCHES: segments may be trees; saved: a block's levels. NORMS: the block has a head.
+template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs& args, const NormArgs* norm, Vec4f* saved) {
+    constexpr u32 BLOCKS = NORMS ? HV : HV * STRIPS;
+    SHARED Staged<WARPS> staged[2][STEPS];
+    SHARED float answers[STEPS][NORMS ? DV : 1];
+    Segment segment = args.tables.segments[block_y()];
+    u32 num_rows = segment.num_rows;
+    if (num_rows == 0) return;
+    if (block_x() >= BLOCKS) {
+        if (segment.advance) move_history(args, segment, (block_x() - BLOCKS) * WARPS * LANES + thread_index());
+        return;
+    }
+    u32 head = NORMS ? block_x() : block_x() / STRIPS, strip = NORMS ? 0 : block_x() % STRIPS;
+    u32 warp = warp_index(), lane = lane_index();
+    const Step* steps = args.tables.steps + segment.first_step;
+    u32 column = (strip * WARPS + warp) * WARP_COLUMNS + lane / 8 * 2;
+    bool active = DV % (WARPS * WARP_COLUMNS) == 0 || column < DV;
+    float* committed = args.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
+    // Where the lane writes answers: to the left column in even lanes, to the right one in odd lanes.
+    bool writes = args.out && lane % 8 < 2;
+    float* out = NORMS ? &answers[0][column + lane % 2] : args.out + head * DV + column + lane % 2;
+
+    bool brings = WARPS == STEPS || warp < STEPS;
+    Step ahead = {};
+    if (brings && warp < num_rows) ahead = steps[warp];
+    State state, level0 = {};
+    if (active) load_state(state, committed);
+    Fetched fetched = {};
+    if (brings && warp < num_rows) fetch<WARPS>(fetched, args.prepared, args.gates, ahead, head, strip);
+    if (brings && STEPS + warp < num_rows) ahead = steps[STEPS + warp];
+    if (DK / 4 + lane < KEYS / 4 && brings)
+        for (u32 side = 0; side < 2; side++) {
+            staged[side][warp].q[DK / 4 + lane] = {};
+            staged[side][warp].k[DK / 4 + lane] = {};
+        }
+
+    Vec4f* spill = nullptr;
+    if (BRANCHES && spilled_levels(segment, args.shared_levels)) {
+        // A level after another, those of the segments before first.
+        u32 before = 0;
+        for (u32 i = 0; i < block_y(); i++) before += spilled_levels(args.tables.segments[i], args.shared_levels);
+        spill = args.spill + ((u64)before * BLOCKS + block_x()) * LEVEL_PIECES + thread_index();
+    }
+    if (BRANCHES) saved += thread_index();
+
+    for (u32 first = 0, side = 0; first < num_rows; first += STEPS, side ^= 1) {
+        const Staged<WARPS>* now = staged[side];
+        u32 count = smaller(num_rows - first, STEPS);
+        if (brings && warp < count) put(fetched, staged[side][warp]);
+        sync_threads();
+        if (brings && first + STEPS + warp < num_rows)
+            fetch<WARPS>(fetched, args.prepared, args.gates, ahead, head, strip);
+        if (brings && first + 2 * STEPS + warp < num_rows) ahead = steps[first + 2 * STEPS + warp];
+        if (!BRANCHES && !NORMS && count == STEPS && active) {
+            // Without a branch between them, so that a step's last sums are made beside the next one's first.
+            float written[STEPS];
+#pragma unroll
+            for (u32 i = 0; i < STEPS; i++) written[i] = advance(state, now[i]);
+            if (writes)
+#pragma unroll
+                for (u32 i = 0; i < STEPS; i++) out[(u64)f32_to_bits(now[i].step.x) * (HV * DV)] = written[i];
+        } else if (active) {
+            Vec4f step = now[0].step;
+            for (u32 i = 0; i < count; i++) {
+                u32 row = f32_to_bits(step.x), load = f32_to_bits(step.y), save = f32_to_bits(step.z);
+                step = now[(i + 1) % STEPS].step;
+                if (BRANCHES && load != NONE && first + i > 0) {
+                    if (load == 0) state = level0;
+                    else if (load == BASE) load_state(state, committed);
+                    else if (load <= args.shared_levels) get_state(state, saved + (load - 1) * LEVEL_PIECES);
+                    else get_state(state, spill + (u64)(load - 1 - args.shared_levels) * BLOCKS * LEVEL_PIECES);
+                }
+                float answer = advance(state, now[i]);
+                if (writes) out[NORMS ? (u64)i * DV : (u64)row * (HV * DV)] = answer;
+                if (BRANCHES && save != NONE) {
+                    if (save == 0) level0 = state;
+                    else if (save <= args.shared_levels) put_state(state, saved + (save - 1) * LEVEL_PIECES);
+                    else put_state(state, spill + (u64)(save - 1 - args.shared_levels) * BLOCKS * LEVEL_PIECES);
+                }
+            }
+        }
+        if (NORMS) {
+            sync_threads();
+            if (warp < count) norm_head(*norm, (u64)f32_to_bits(now[warp].step.x) * HV + head, answers[warp]);
+        }
+    }
+    if (active && segment.advance) store_state(state, committed);
+}
+
+// Segments of rows that each follow the one before.
+KERNEL(delta_walk_chains, WalkArgs, STRIP_THREADS) { walk<STRIP_WARPS, false, false>(args, nullptr, nullptr); }
+KERNEL(delta_walk_trees, WalkArgs, STRIP_THREADS) {
+    DYNAMIC_SHARED(levels);
+    walk<STRIP_WARPS, true, false>(args, nullptr, reinterpret_cast<Vec4f*>(levels));
+}
+// Short chains, with the norm.
+struct HeadsArgs {
+    WalkArgs walk;
+    NormArgs norm;
+};
+KERNEL(delta_walk_heads, HeadsArgs, HEAD_WARPS * LANES) { walk<HEAD_WARPS, false, true>(args.walk, &args.norm, nullptr); }
+
+constexpr u32 NORM_WARPS = 4;
+KERNEL(delta_norm, NormArgs, NORM_WARPS * LANES) {
+    u32 item = block_x() * NORM_WARPS + warp_index();
+    if (item >= args.num_rows * HV || args.tables.rows[item / HV].segment == NONE) return;
+    norm_head(args, item, args.out + (u64)item * DV);
 }

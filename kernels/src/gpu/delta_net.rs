@@ -15,6 +15,9 @@ const THREADS: u32 = 128;
 const WARPS: usize = 4;
 /// Columns of a head that a block walks with.
 const STRIP: usize = 32;
+/// Rows of a segment up to which a block walks with a whole head, and the most threads that it has registers for.
+const SHORT_WALK: u32 = 8;
+const MOST_HEAD_THREADS: usize = 512;
 /// Shared memory that walking blocks use besides saved levels, rounded up.
 const WALK_SHARED_BYTES: u32 = 16 * 1024;
 /// Rows that a warp prepares one after another where there are many: it reads its weights once.
@@ -68,6 +71,14 @@ struct NormArgs {
     eps: f32,
 }
 
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct HeadsArgs {
+    walk: WalkArgs,
+    norm: NormArgs,
+}
+
 /// What the recurrence is made from, in a forward pass and in a commit.
 struct Inputs<'a> {
     op: &'static str,
@@ -79,8 +90,6 @@ struct Inputs<'a> {
     a: &'a Buffer,
     dt_bias: &'a Buffer,
     state: &'a DeltaNetState,
-    /// Where answers go, if they are wanted.
-    out: Option<&'a Buffer>,
 }
 
 fn ptr(buffer: &Buffer) -> DevicePtr {
@@ -102,20 +111,31 @@ fn source(shape: &DeltaNetShape) -> Source {
     }
 }
 
-/// Saved levels that a walk of a segment may need: one more takes a node above two walks that need one less.
+/// Saved levels that a walk of a segment may need: one more takes a node above two walks that need one less. The first
+/// stays in registers and is not counted.
 fn levels(segment: &SegmentEntry) -> u32 {
-    if segment.advance == 1 {
+    if is_chain(segment) {
         return 0;
     }
     (segment.num_rows + 1)
         .ilog2()
-        .saturating_sub(1)
-        .min(MAX_SAVED_LEVELS)
+        .min(MAX_SAVED_LEVELS + 1)
+        .saturating_sub(2)
+}
+
+/// Whether each row follows the one before, whatever the tree: a step may be recorded and run with another tree.
+fn is_chain(segment: &SegmentEntry) -> bool {
+    segment.advance == 1 || segment.num_rows < 2
 }
 
 /// Bytes of a level that a walking block saves.
 fn level_bytes(shape: &DeltaNetShape) -> u32 {
     (shape.k_dim.next_multiple_of(32) * STRIP * size_of::<f32>()) as u32
+}
+
+/// Threads of a block that walks with a whole head.
+fn head_threads(shape: &DeltaNetShape) -> usize {
+    32 * (shape.v_dim / 8).max(WARPS)
 }
 
 /// Blocks that walk a sequence's state.
@@ -136,6 +156,14 @@ impl GpuDevice {
         ] {
             check("delta_net", what, buffer.len(), len)?;
         }
+        let norm = NormArgs {
+            tables: staged.ptrs,
+            z: ptr(args.z),
+            gamma: ptr(args.norm.gamma),
+            out: ptr(args.out),
+            num_rows: num_rows as u32,
+            eps: args.norm.eps,
+        };
         let inputs = Inputs {
             op: "delta_net",
             shape,
@@ -146,17 +174,16 @@ impl GpuDevice {
             a: args.a,
             dt_bias: args.dt_bias,
             state: args.state,
-            out: Some(&*args.out),
         };
-        self.recur(&inputs, &staged)?;
-        let norm = NormArgs {
-            tables: staged.ptrs,
-            z: ptr(args.z),
-            gamma: ptr(args.norm.gamma),
-            out: ptr(args.out),
-            num_rows: num_rows as u32,
-            eps: args.norm.eps,
+        let walk = WalkArgs {
+            out: norm.out,
+            ..self.prepare(&inputs, &staged)?
         };
+        let segments = &staged.host().segments;
+        if self.walks_heads(&shape, segments) {
+            return self.walk_heads(&shape, segments, &HeadsArgs { walk, norm });
+        }
+        self.walk(&shape, segments, &walk)?;
         let launch = Launch {
             grid: [(num_rows * shape.num_v_heads).div_ceil(WARPS) as u32, 1, 1],
             threads: THREADS,
@@ -180,13 +207,13 @@ impl GpuDevice {
             a: args.a,
             dt_bias: args.dt_bias,
             state: args.state,
-            out: None,
         };
-        self.recur(&inputs, &staged)
+        let walk = self.prepare(&inputs, &staged)?;
+        self.walk(&args.shape, &staged.host().segments, &walk)
     }
 
-    /// Prepares the rows of the tables, walks them, and moves the states of segments that advance.
-    fn recur(&self, inputs: &Inputs<'_>, staged: &Staged<'_>) -> Result<(), DeviceError> {
+    /// Prepares the rows of the tables and says how they are walked, without answers.
+    fn prepare(&self, inputs: &Inputs<'_>, staged: &Staged<'_>) -> Result<WalkArgs, DeviceError> {
         let shape = &inputs.shape;
         inputs.check(staged.host())?;
         let num_rows = staged.host().rows.len();
@@ -204,7 +231,6 @@ impl GpuDevice {
         let spill_bytes = spilled * walking_blocks(shape) * level_bytes(shape) as usize;
         let scratch = self.scratch(Scratch::Recurrence, spill_at + spill_bytes)?;
         let gates = scratch.add(prepared_bytes);
-        let source = source(shape);
 
         let rows_per_warp = if num_rows < MANY_ROWS { 1 } else { LONG_RUN };
         let all_heads = 2 * shape.num_k_heads + heads;
@@ -232,22 +258,34 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&source, "delta_prepare", launch, &prepare)?;
-
-        let walk = WalkArgs {
+        self.launch(&source(shape), "delta_prepare", launch, &prepare)?;
+        Ok(WalkArgs {
             tables: staged.ptrs,
             prepared: scratch,
             gates,
             qkv: ptr(inputs.qkv),
             states: ptr(&inputs.state.recurrent),
             history: ptr(&inputs.state.conv),
-            out: inputs.out.map_or(DevicePtr::NULL, ptr),
+            out: DevicePtr::NULL,
             spill: scratch.add(spill_at),
             shared_levels: room,
+        })
+    }
+
+    /// Walks rows that are prepared, and moves the states of segments that advance.
+    fn walk(
+        &self,
+        shape: &DeltaNetShape,
+        segments: &[SegmentEntry],
+        walk: &WalkArgs,
+    ) -> Result<(), DeviceError> {
+        let history_blocks = shape.conv_channels().div_ceil(THREADS as usize);
+        let has_trees = !segments.iter().all(is_chain);
+        let (name, shared_bytes) = match has_trees {
+            // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
+            true => ("delta_walk_trees", walk.shared_levels * level_bytes(shape)),
+            false => ("delta_walk_chains", 0),
         };
-        let segments = &staged.host().segments;
-        let has_trees = segments.iter().any(|segment| levels(segment) > 0);
-        let history_blocks = channels.div_ceil(THREADS as usize);
         let launch = Launch {
             grid: [
                 (walking_blocks(shape) + history_blocks) as u32,
@@ -255,19 +293,39 @@ impl GpuDevice {
                 1,
             ],
             threads: THREADS,
-            // Always as much as there is room for: a kernel is told the most that it will ask for when it is loaded.
-            shared_bytes: if has_trees {
-                room * level_bytes(shape)
-            } else {
-                0
-            },
+            shared_bytes,
         };
-        let name = if has_trees {
-            "delta_walk_trees"
-        } else {
-            "delta_walk_chains"
+        self.launch(&source(shape), name, launch, walk)
+    }
+
+    /// Whether blocks of whole heads are faster, which need no kernel for the norm: where walks are short and few.
+    fn walks_heads(&self, shape: &DeltaNetShape, segments: &[SegmentEntry]) -> bool {
+        let blocks = segments.len() * shape.num_v_heads;
+        head_threads(shape) <= MOST_HEAD_THREADS
+            && blocks <= self.facts().multiprocessors as usize
+            && segments
+                .iter()
+                .all(|segment| is_chain(segment) && segment.num_rows <= SHORT_WALK)
+    }
+
+    fn walk_heads(
+        &self,
+        shape: &DeltaNetShape,
+        segments: &[SegmentEntry],
+        args: &HeadsArgs,
+    ) -> Result<(), DeviceError> {
+        let threads = head_threads(shape);
+        let history_blocks = shape.conv_channels().div_ceil(threads);
+        let launch = Launch {
+            grid: [
+                (shape.num_v_heads + history_blocks) as u32,
+                segments.len() as u32,
+                1,
+            ],
+            threads: threads as u32,
+            shared_bytes: 0,
         };
-        self.launch(&source, name, launch, &walk)
+        self.launch(&source(shape), "delta_walk_heads", launch, args)
     }
 
     /// Levels for which there is shared memory when all blocks of a sequence run at once.

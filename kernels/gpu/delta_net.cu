@@ -245,9 +245,9 @@ template <u32 WARPS> DEVICE void put(const Fetched& from, Staged<WARPS>& to) {
     if (lane < 2) set((&to.step)[lane], from.rest);
 }
 
-// One row: decay, read by k, write, read by q. Returns what the lane is to write of the answer: of the left column in
-// even lanes, of the right one in odd lanes.
-template <u32 WARPS> DEVICE float advance(State& state, const Staged<WARPS>& staged) {
+// One row: decay, read by k, write, read by q. Returns the lane's parts of the answers of its columns. Where nothing
+// follows the row, the state stays as it was before.
+template <bool KEEPS, u32 WARPS> DEVICE Vec2f advance(State& state, const Staged<WARPS>& staged) {
     u32 lane = lane_index(), eighth = lane % 8;
     float left[2] = {}, right[2] = {};
     Vec4f k[QUADS];
@@ -281,15 +281,20 @@ template <u32 WARPS> DEVICE float advance(State& state, const Staged<WARPS>& sta
         float ks[4] = {k[i].x, k[i].y, k[i].z, k[i].w}, qs[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
-            state.left[i][j] = fused_multiply_add(ks[j], l, state.left[i][j] * decay);
-            state.right[i][j] = fused_multiply_add(ks[j], r, state.right[i][j] * decay);
-            answer_l[j % 2] = fused_multiply_add(state.left[i][j], qs[j], answer_l[j % 2]);
-            answer_r[j % 2] = fused_multiply_add(state.right[i][j], qs[j], answer_r[j % 2]);
+            float new_l = fused_multiply_add(ks[j], l, state.left[i][j] * decay);
+            float new_r = fused_multiply_add(ks[j], r, state.right[i][j] * decay);
+            answer_l[j % 2] = fused_multiply_add(new_l, qs[j], answer_l[j % 2]);
+            answer_r[j % 2] = fused_multiply_add(new_r, qs[j], answer_r[j % 2]);
+            if (KEEPS) state.left[i][j] = new_l, state.right[i][j] = new_r;
         }
     }
-    l = answer_l[0] + answer_l[1], r = answer_r[0] + answer_r[1];
-    float mine = lane % 2 ? r : l;
-    mine += shuffle_xor(lane % 2 ? l : r, 1);
+    return {answer_l[0] + answer_l[1], answer_r[0] + answer_r[1]};
+}
+// The answer of the left column in even lanes, of the right one in odd lanes.
+DEVICE float whole(Vec2f parts) {
+    bool is_odd = lane_index() % 2;
+    float mine = is_odd ? parts.y : parts.x;
+    mine += shuffle_xor(is_odd ? parts.x : parts.y, 1);
     mine += shuffle_xor(mine, 2);
     mine += shuffle_xor(mine, 4);
     return mine;
@@ -306,17 +311,17 @@ struct WalkArgs {
     float* history;
     // [N, HV, DV], before the norm; null where only states are to move.
     float* out;
-    // Levels that neither registers nor shared memory have room for.
+    // Levels that shared memory has no room for.
     Vec4f* spill;
     u32 shared_levels;
 };
 
-// Levels of a walk that go to the spill: the first is kept in registers, then come those in shared memory. For one
-// more level it takes a node above two walks that need one less.
+// Levels of a walk that shared memory has no room for. The first level takes a node above two others that are no
+// leaves, one more takes a node above two walks that need one less.
 DEVICE u32 spilled_levels(const Segment& segment, u32 shared_levels) {
     u32 levels = 0;
-    while (!segment.advance && levels < MAX_LEVELS && (4u << levels) - 1 <= segment.num_rows) levels++;
-    return levels > shared_levels + 1 ? levels - shared_levels - 1 : 0;
+    while (!segment.advance && levels < MAX_LEVELS && (6u << levels) - 1 <= segment.num_rows) levels++;
+    return levels > shared_levels ? levels - shared_levels : 0;
 }
 
 // The history of a segment that advances: the last rows of its chain, after older ones where it is short.
@@ -389,7 +394,7 @@ template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs&
     bool brings = WARPS == STEPS || warp < STEPS;
     Step ahead = {};
     if (brings && warp < num_rows) ahead = steps[warp];
-    State state, level0 = {};
+    State state;
     if (active) load_state(state, committed);
     Fetched fetched = {};
     if (brings && warp < num_rows) fetch<WARPS>(fetched, args.prepared, args.gates, ahead, head, strip);
@@ -417,33 +422,41 @@ template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs&
         if (brings && first + STEPS + warp < num_rows)
             fetch<WARPS>(fetched, args.prepared, args.gates, ahead, head, strip);
         if (brings && first + 2 * STEPS + warp < num_rows) ahead = steps[first + 2 * STEPS + warp];
-        if (!BRANCHES && !NORMS && count == STEPS && active) {
-            // Without a branch between them, so that a step's last sums are made beside the next one's first.
+        if (active) {
+            // Answers are summed up after all steps, beside each other.
+            Vec2f parts[STEPS] = {};
+            if (!BRANCHES && !NORMS && count == STEPS) {
+#pragma unroll
+                for (u32 i = 0; i < STEPS; i++) parts[i] = advance<true>(state, now[i]);
+            } else {
+#pragma unroll
+                for (u32 i = 0; i < STEPS; i++)
+                    if (i < count) {
+                        u32 load = f32_to_bits(now[i].step.y), save = f32_to_bits(now[i].step.z);
+                        if (BRANCHES && load != NONE && first + i > 0) {
+                            if (load == BASE) load_state(state, committed);
+                            else if (load < args.shared_levels) get_state(state, saved + load * LEVEL_PIECES);
+                            else get_state(state, spill + (u64)(load - args.shared_levels) * BLOCKS * LEVEL_PIECES);
+                        }
+                        if (BRANCHES && save == LEAF) {
+                            parts[i] = advance<false>(state, now[i]);
+                            continue;
+                        }
+                        parts[i] = advance<true>(state, now[i]);
+                        if (BRANCHES && save != NONE) {
+                            if (save < args.shared_levels) put_state(state, saved + save * LEVEL_PIECES);
+                            else put_state(state, spill + (u64)(save - args.shared_levels) * BLOCKS * LEVEL_PIECES);
+                        }
+                    }
+            }
             float written[STEPS];
 #pragma unroll
-            for (u32 i = 0; i < STEPS; i++) written[i] = advance(state, now[i]);
+            for (u32 i = 0; i < STEPS; i++) written[i] = whole(parts[i]);
             if (writes)
 #pragma unroll
-                for (u32 i = 0; i < STEPS; i++) out[(u64)f32_to_bits(now[i].step.x) * (HV * DV)] = written[i];
-        } else if (active) {
-            Vec4f step = now[0].step;
-            for (u32 i = 0; i < count; i++) {
-                u32 row = f32_to_bits(step.x), load = f32_to_bits(step.y), save = f32_to_bits(step.z);
-                step = now[(i + 1) % STEPS].step;
-                if (BRANCHES && load != NONE && first + i > 0) {
-                    if (load == 0) state = level0;
-                    else if (load == BASE) load_state(state, committed);
-                    else if (load <= args.shared_levels) get_state(state, saved + (load - 1) * LEVEL_PIECES);
-                    else get_state(state, spill + (u64)(load - 1 - args.shared_levels) * BLOCKS * LEVEL_PIECES);
-                }
-                float answer = advance(state, now[i]);
-                if (writes) out[NORMS ? (u64)i * DV : (u64)row * (HV * DV)] = answer;
-                if (BRANCHES && save != NONE) {
-                    if (save == 0) level0 = state;
-                    else if (save <= args.shared_levels) put_state(state, saved + (save - 1) * LEVEL_PIECES);
-                    else put_state(state, spill + (u64)(save - 1 - args.shared_levels) * BLOCKS * LEVEL_PIECES);
-                }
-            }
+                for (u32 i = 0; i < STEPS; i++)
+                    if (i < count)
+                        out[NORMS ? (u64)i * DV : (u64)f32_to_bits(now[i].step.x) * (HV * DV)] = written[i];
         }
         if (NORMS) {
             sync_threads();

@@ -44,10 +44,12 @@ struct Step {
     u32 row;
     // What the row's state follows: NONE: the step before. BASE: the committed state. Else the level saved there.
     u32 load;
-    // Level to save the state at after this row; NONE: nowhere.
+    // Level to save the state at after this row; NONE: nowhere. LEAF: nothing follows this row, and the next step finds
+    // the state that this one found.
     u32 save;
 };
 constexpr u32 BASE = 0xfffffffeu;
+constexpr u32 LEAF = 0xfffffffdu;
 
 struct Tables {
     const Row* rows;

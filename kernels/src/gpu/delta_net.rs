@@ -1,13 +1,16 @@
 //! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed. See gpu/delta_net.cu.
 //!
 //! A commit is the same walk over the rows of the forward pass, with tables in which the accepted path is a chain.
+//!
+//! Which kernels run, and how large, follows from the number of rows of each segment and from which segments advance;
+//! trees and states may change where a step that was recorded runs again.
 
 use crate::buffer::Buffer;
 use crate::device::{DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch, Staged};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
-use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, TablePtrs};
+use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, TablePtrs, levels_of};
 
 const DELTA_NET: &str = include_str!("../../gpu/delta_net.cu");
 /// Threads of a block of each kernel, and what a block covers.
@@ -82,6 +85,7 @@ struct HeadsArgs {
 /// What the recurrence is made from, in a forward pass and in a commit.
 struct Inputs<'a> {
     op: &'static str,
+    source: Source,
     shape: DeltaNetShape,
     qkv: &'a Buffer,
     alpha: &'a Buffer,
@@ -111,16 +115,12 @@ fn source(shape: &DeltaNetShape) -> Source {
     }
 }
 
-/// Saved levels that a walk of a segment may need: one more takes a node above two walks that need one less. The first
-/// stays in registers and is not counted.
+/// Saved levels that the walk of a segment may need.
 fn levels(segment: &SegmentEntry) -> u32 {
     if is_chain(segment) {
         return 0;
     }
-    (segment.num_rows + 1)
-        .ilog2()
-        .min(MAX_SAVED_LEVELS + 1)
-        .saturating_sub(2)
+    levels_of(segment.num_rows)
 }
 
 /// Whether each row follows the one before, whatever the tree: a step may be recorded and run with another tree.
@@ -166,6 +166,7 @@ impl GpuDevice {
         };
         let inputs = Inputs {
             op: "delta_net",
+            source: source(&shape),
             shape,
             qkv: args.qkv,
             alpha: args.alpha,
@@ -181,15 +182,15 @@ impl GpuDevice {
         };
         let segments = &staged.host().segments;
         if self.walks_heads(&shape, segments) {
-            return self.walk_heads(&shape, segments, &HeadsArgs { walk, norm });
+            return self.walk_heads(&inputs, segments, &HeadsArgs { walk, norm });
         }
-        self.walk(&shape, segments, &walk)?;
+        self.walk(&inputs, segments, &walk)?;
         let launch = Launch {
             grid: [(num_rows * shape.num_v_heads).div_ceil(WARPS) as u32, 1, 1],
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&source(&shape), "delta_norm", launch, &norm)
+        self.launch(&inputs.source, "delta_norm", launch, &norm)
     }
 
     pub(super) fn delta_net_commit_op(
@@ -199,6 +200,7 @@ impl GpuDevice {
         let staged = self.stage(HostTables::path(args.rows, args.state_index))?;
         let inputs = Inputs {
             op: "delta_net_commit",
+            source: source(&args.shape),
             shape: args.shape,
             qkv: args.qkv,
             alpha: args.alpha,
@@ -209,7 +211,7 @@ impl GpuDevice {
             state: args.state,
         };
         let walk = self.prepare(&inputs, &staged)?;
-        self.walk(&args.shape, &staged.host().segments, &walk)
+        self.walk(&inputs, &staged.host().segments, &walk)
     }
 
     /// Prepares the rows of the tables and says how they are walked, without answers.
@@ -258,7 +260,7 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&source(shape), "delta_prepare", launch, &prepare)?;
+        self.launch(&inputs.source, "delta_prepare", launch, &prepare)?;
         Ok(WalkArgs {
             tables: staged.ptrs,
             prepared: scratch,
@@ -275,11 +277,16 @@ impl GpuDevice {
     /// Walks rows that are prepared, and moves the states of segments that advance.
     fn walk(
         &self,
-        shape: &DeltaNetShape,
+        inputs: &Inputs<'_>,
         segments: &[SegmentEntry],
         walk: &WalkArgs,
     ) -> Result<(), DeviceError> {
-        let history_blocks = shape.conv_channels().div_ceil(THREADS as usize);
+        let shape = &inputs.shape;
+        let moves = segments.iter().any(|segment| segment.advance == 1);
+        let history_blocks = match moves {
+            true => shape.conv_channels().div_ceil(THREADS as usize),
+            false => 0,
+        };
         let has_trees = !segments.iter().all(is_chain);
         let (name, shared_bytes) = match has_trees {
             // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
@@ -295,7 +302,7 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes,
         };
-        self.launch(&source(shape), name, launch, walk)
+        self.launch(&inputs.source, name, launch, walk)
     }
 
     /// Whether blocks of whole heads are faster, which need no kernel for the norm: where walks are short and few.
@@ -310,10 +317,11 @@ impl GpuDevice {
 
     fn walk_heads(
         &self,
-        shape: &DeltaNetShape,
+        inputs: &Inputs<'_>,
         segments: &[SegmentEntry],
         args: &HeadsArgs,
     ) -> Result<(), DeviceError> {
+        let shape = &inputs.shape;
         let threads = head_threads(shape);
         let history_blocks = shape.conv_channels().div_ceil(threads);
         let launch = Launch {
@@ -325,7 +333,7 @@ impl GpuDevice {
             threads: threads as u32,
             shared_bytes: 0,
         };
-        self.launch(&source(shape), "delta_walk_heads", launch, args)
+        self.launch(&inputs.source, "delta_walk_heads", launch, args)
     }
 
     /// Levels for which there is shared memory when all blocks of a sequence run at once.

@@ -11,7 +11,8 @@ use crate::gpu::memory::DeviceMemory;
 
 const NONE: u32 = u32::MAX;
 const BASE: u32 = u32::MAX - 1;
-/// Saved states that a walk may need at a time: a tree of 2^n nodes needs n.
+const LEAF: u32 = u32::MAX - 2;
+/// Saved states that a walk may need at a time; see [`levels_of`].
 pub(crate) const MAX_SAVED_LEVELS: u32 = 8;
 /// Tables are aligned so that none shares a line with another.
 const ALIGN: usize = 128;
@@ -181,7 +182,18 @@ impl HostTables {
     }
 }
 
-/// Depth first, smaller subtrees first: what is saved while a subtree is walked is never more than its size's logarithm.
+/// Saved states that the walk of a tree of so many nodes may need at a time. The first takes a node above two others
+/// that are no leaves, one more takes a node above two walks that need one less.
+pub(crate) fn levels_of(nodes: u32) -> u32 {
+    (nodes + 1)
+        .checked_div(6)
+        .and_then(u32::checked_ilog2)
+        .map_or(0, |log| log + 1)
+        .min(MAX_SAVED_LEVELS)
+}
+
+/// Depth first, leaves and then smaller subtrees first: a state is saved only where two children are no leaves, and what
+/// is saved while a subtree is walked is never more than its size's logarithm.
 fn walk(segment: &Segment<'_>, steps: &mut Vec<Step>) {
     let nodes = segment.parents.len();
     let row = |node: usize| (segment.first_row + node) as u32;
@@ -202,22 +214,27 @@ fn walk(segment: &Segment<'_>, steps: &mut Vec<Step>) {
     while let Some((node, load, level)) = stack.pop() {
         let mut below = std::mem::take(&mut children[node]);
         below.sort_by_key(|&child| std::cmp::Reverse(sizes[child]));
-        let save = if below.len() > 1 { level } else { NONE };
+        let inner = below.iter().filter(|&&child| sizes[child] > 1).count();
+        let save = match inner {
+            // Where states move along with the rows, the last one's is wanted.
+            0 if below.is_empty() && !segment.advance => LEAF,
+            0 | 1 => NONE,
+            _ => level,
+        };
         steps.push(Step {
             row: row(node),
             load,
             save,
         });
         assert!(
-            level < MAX_SAVED_LEVELS || save == NONE,
-            "a tree of more than 2^8 nodes"
+            inner < 2 || level < MAX_SAVED_LEVELS,
+            "a tree of too many nodes"
         );
-        let count = below.len();
+        // The stack turns the order round: the largest, pushed first, comes last and may take the level over. The
+        // smallest that is no leaf finds its parent's state as it was left.
         for (i, child) in below.into_iter().enumerate() {
-            // The stack turns the order round: the largest, pushed first, comes last and may take the level over.
-            let (is_first, is_last) = (i + 1 == count, i == 0);
-            let load = if is_first { NONE } else { level };
-            stack.push((child, load, if is_last { level } else { level + 1 }));
+            let load = if i + 1 < inner { level } else { NONE };
+            stack.push((child, load, if i == 0 { level } else { level + 1 }));
         }
     }
 }

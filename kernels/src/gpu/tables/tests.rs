@@ -27,9 +27,12 @@ fn walked(parents: &[i32]) -> (Vec<Vec<u32>>, u32) {
             BASE => at.clear(),
             level => at = saved[level as usize].clone(),
         }
-        at.push(step.row);
-        paths[step.row as usize] = at.clone();
-        if step.save != NONE {
+        let path = [&at[..], &[step.row]].concat();
+        paths[step.row as usize] = path.clone();
+        if step.save != LEAF {
+            at = path;
+        }
+        if step.save < LEAF {
             saved[step.save as usize] = at.clone();
             levels = levels.max(step.save + 1);
         }
@@ -56,7 +59,7 @@ fn a_walk_computes_every_row_along_its_path_with_few_saved_states() {
             }
             assert_eq!(*path, expected);
         }
-        let bound = (nodes + 1).ilog2() - 1;
+        let bound = levels_of(nodes as u32);
         assert!(levels <= bound, "{levels} levels for {nodes} nodes");
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernels::{
-    Buffer, CpuDevice, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device,
-    GpuDevice, Norm, Segment,
+    Buffer, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device, Norm, Segment,
+    open_device,
 };
 
 const DEVICE: &str = "TANDEM_BENCH_DEVICE";
@@ -25,11 +25,7 @@ const ENOUGH: Duration = Duration::from_millis(300);
 
 fn open() -> Arc<dyn Device> {
     let name = std::env::var(DEVICE).unwrap_or_else(|_| "cpu".to_owned());
-    match name.as_str() {
-        "emulated" => Arc::new(GpuDevice::emulated().expect("the emulation")),
-        "cpu" => Arc::new(CpuDevice::new(0).expect("a device")),
-        name => panic!("{DEVICE}: there is no device {name:?}"),
-    }
+    open_device(name.parse().expect("a device's name"), 0).expect("a device")
 }
 
 struct Bench {

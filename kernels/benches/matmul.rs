@@ -5,11 +5,12 @@
 //! second, and ratio to the call with one row; once for a call each, and once with eight matrices in a call, where the time
 //! that launches take hardly counts. An argument picks shapes that have it in their name.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernels::{
-    Buffer, CpuDevice, Device, GatedLinearArgs, GpuDevice, LinearArgs, Matrix, MatrixSource,
-    Projection, Tier,
+    Buffer, CpuDevice, Device, GatedLinearArgs, LinearArgs, Matrix, MatrixSource, Projection, Tier,
+    open_device,
 };
 use tensor::DType;
 
@@ -107,12 +108,8 @@ const SHAPES: &[(DType, usize, usize, bool)] = &[
     (DType::BF16, 248_320, 1024, false),
 ];
 
-fn open(name: &str) -> Box<dyn Device> {
-    match name {
-        "cpu" => Box::new(CpuDevice::new(2).expect("threads")),
-        "emulated" => Box::new(GpuDevice::emulated().expect("the emulation")),
-        name => panic!("{DEVICE}: there is no device {name:?}"),
-    }
+fn open(name: &str) -> Arc<dyn Device> {
+    open_device(name.parse().expect("a device's name"), 2).expect("a device")
 }
 
 /// Matrices of one shape that are read in turn.

@@ -276,12 +276,12 @@ impl GpuDevice {
         check("q", args.q.len(), rows * args.num_heads * q_stride);
         check("out", args.out.len(), rows * args.num_heads * args.head_dim);
         let fresh = Fresh::of(&args, q_stride);
-        self.prepare(&shape, &fresh, args.cache, (rows, staged.ptrs))?;
+        self.prepare_heads(&shape, &fresh, args.cache, (rows, staged.ptrs))?;
         self.attend(&shape, &args, host, staged.ptrs)
     }
 
     /// Norms, rotates and stores rows.
-    fn prepare(
+    fn prepare_heads(
         &self,
         shape: &Shape,
         fresh: &Fresh<'_>,
@@ -435,7 +435,7 @@ impl GpuDevice {
             rope: args.rope,
         };
         let rows = staged.host().rows.len();
-        self.prepare(&shape, &fresh, args.cache, (rows, staged.ptrs))
+        self.prepare_heads(&shape, &fresh, args.cache, (rows, staged.ptrs))
     }
 
     pub(super) fn kv_commit_op(&self, args: KvCommitArgs<'_>) -> Result<(), DeviceError> {

@@ -1,86 +1,160 @@
-//! What a speculative round asks beside products: `cargo bench -p kernels --bench attention [-- THREADS]`.
+//! Attention layers of Qwen3.5-27B, and the likeliest ids of a draft block's rows:
+//! `TANDEM_BENCH_DEVICE=cuda:0 cargo bench -p kernels --bench attention`.
 //!
-//! One layer's attention of a draft tree and of a chain of as many rows, and the likeliest ids of a draft block's rows.
+//! Microseconds a layer, over several layers with keys and values of their own, so that these come from memory and not
+//! from a cache; and the bytes of keys and values that are seen, a second.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kernels::{
-    AttentionArgs, CpuDevice, Device, KvLayer, KvType, PAGE_TOKENS, RopeArgs, RopeStyle, Segment,
-    TopKArgs, Visibility,
+    AttentionArgs, Buffer, Device, DeviceName, HeadNorm, KvLayer, KvType, PAGE_TOKENS, RopeArgs,
+    RopeStyle, Segment, Step, TopKArgs, Visibility, open_device,
 };
 
-/// A full-attention layer of Qwen3.5-27B.
+const DEVICE: &str = "TANDEM_BENCH_DEVICE";
 const HEADS: usize = 24;
 const KV_HEADS: usize = 4;
 const HEAD_DIM: usize = 256;
-/// The root and a budget of 22.
-const NODES: usize = 23;
 const VOCAB: usize = 248_320;
-const ROUNDS: usize = 31;
+const MOST_ROWS: usize = 512;
+const ENOUGH: Duration = Duration::from_millis(300);
 
-fn median_us(mut work: impl FnMut()) -> f64 {
-    let mut seconds: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let started = Instant::now();
-            work();
-            started.elapsed().as_secs_f64()
-        })
-        .collect();
-    seconds.sort_by(f64::total_cmp);
-    1e6 * seconds[ROUNDS / 2]
+struct Bench {
+    device: Arc<dyn Device>,
+    layers: Vec<KvLayer>,
+    q: Buffer,
+    k: Buffer,
+    v: Buffer,
+    gamma: Buffer,
+    out: Buffer,
+    pages: Vec<u32>,
+    inv_freq: Vec<f32>,
 }
 
-fn attention(device: &CpuDevice, committed_len: usize, parents: &[i32]) -> f64 {
-    let num_pages = (committed_len + NODES).div_ceil(PAGE_TOKENS);
-    let len = num_pages * PAGE_TOKENS * KV_HEADS * HEAD_DIM;
-    let kv = || device.kv_zeros(len, KvType::F16).expect("memory");
-    let mut cache = KvLayer { k: kv(), v: kv() };
-    let zeros = |len| device.zeros(len).expect("memory");
-    let mut q = zeros(NODES * HEADS * HEAD_DIM);
-    let mut k = zeros(NODES * KV_HEADS * HEAD_DIM);
-    let v = zeros(NODES * KV_HEADS * HEAD_DIM);
-    let mut out = zeros(NODES * HEADS * HEAD_DIM);
-    let pages: Vec<u32> = (0..num_pages as u32).collect();
-    median_us(|| {
-        device.attention(AttentionArgs {
-            num_heads: HEADS,
-            num_kv_heads: KV_HEADS,
-            head_dim: HEAD_DIM,
-            q: &mut q,
-            gated: false,
-            k: &mut k,
-            v: &v,
-            head_norm: None,
-            rope: RopeArgs {
-                style: RopeStyle::Neox,
-                inv_freq: &[],
-            },
-            cache: &mut cache,
-            segments: &[Segment {
-                first_row: 0,
-                parents,
-                committed_len,
-                first_position: 0,
-                pages: &pages,
-                state_index: 0,
-                advance: false,
-            }],
+fn noise(len: usize) -> Vec<f32> {
+    (0..len as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 16) as f32 / 32768.0 - 1.0)
+        .collect()
+}
+
+impl Bench {
+    fn new(device: Arc<dyn Device>, layers: usize, most_tokens: usize) -> Self {
+        let filled = |len: usize, kv_type| {
+            let mut buffer = device.kv_zeros(len, kv_type).expect("memory");
+            device.write(&mut buffer, 0, &noise(len));
+            buffer
+        };
+        let num_pages = most_tokens.div_ceil(PAGE_TOKENS);
+        let kv_len = num_pages * PAGE_TOKENS * KV_HEADS * HEAD_DIM;
+        let layers = (0..layers)
+            .map(|_| KvLayer {
+                k: filled(kv_len, KvType::F16),
+                v: filled(kv_len, KvType::F16),
+            })
+            .collect();
+        let rows_of = |width| filled(MOST_ROWS * width, KvType::F32);
+        Self {
+            layers,
+            q: rows_of(2 * HEADS * HEAD_DIM),
+            k: rows_of(KV_HEADS * HEAD_DIM),
+            v: rows_of(KV_HEADS * HEAD_DIM),
+            out: rows_of(HEADS * HEAD_DIM),
+            gamma: filled(HEAD_DIM, KvType::F32),
+            pages: (0..num_pages as u32).rev().collect(),
+            inv_freq: (0..32).map(|i| 1e7_f32.powf(-(i as f32) / 32.0)).collect(),
+            device,
+        }
+    }
+
+    /// All layers once, recorded where the device does that.
+    fn pass(&mut self, parents: &[i32], committed_len: usize) {
+        let device = Arc::clone(&self.device);
+        let pages = std::mem::take(&mut self.pages);
+        let segments = [Segment {
+            first_row: 0,
+            parents,
+            committed_len,
+            first_position: 0,
+            pages: &pages,
+            state_index: 0,
+            advance: false,
+        }];
+        let step = Step {
+            tokens: &[],
+            segments: &segments,
             visibility: Visibility::Ancestors,
-            window: None,
-            out: &mut out,
+            variant: &"bench",
+        };
+        device.step(&step, &mut || {
+            for cache in &mut self.layers {
+                device.attention(AttentionArgs {
+                    num_heads: HEADS,
+                    num_kv_heads: KV_HEADS,
+                    head_dim: HEAD_DIM,
+                    q: &mut self.q,
+                    gated: true,
+                    k: &mut self.k,
+                    v: &self.v,
+                    head_norm: Some(HeadNorm {
+                        q_gamma: &self.gamma,
+                        k_gamma: &self.gamma,
+                        eps: 1e-6,
+                    }),
+                    rope: RopeArgs {
+                        style: RopeStyle::Neox,
+                        inv_freq: &self.inv_freq,
+                    },
+                    cache,
+                    segments: &segments,
+                    visibility: Visibility::Ancestors,
+                    window: None,
+                    out: &mut self.out,
+                });
+            }
         });
-    })
+        self.pages = pages;
+    }
+
+    fn report(&mut self, what: &str, parents: &[i32], committed_len: usize) {
+        let device = Arc::clone(&self.device);
+        let us = microseconds(&*device, || self.pass(parents, committed_len));
+        let us = us / self.layers.len() as f64;
+        let bytes = 2 * KvType::F16.bytes() * KV_HEADS * HEAD_DIM * (committed_len + parents.len());
+        println!(
+            "{what} {} rows after {committed_len}: {us:.1} us, {:.0} GB/s",
+            parents.len(),
+            bytes as f64 / us / 1e3
+        );
+    }
 }
 
-fn top_k(device: &CpuDevice) -> f64 {
-    let (rows, k) = (15, 8);
+/// Of one call, after some to warm up and to record.
+fn microseconds(device: &dyn Device, mut call: impl FnMut()) -> f64 {
+    for _ in 0..3 {
+        call();
+    }
+    device.finish().expect("no fault");
+    for calls in (0..).map(|n| 1_u32 << n) {
+        let started = Instant::now();
+        for _ in 0..calls {
+            call();
+        }
+        device.finish().expect("no fault");
+        let elapsed = started.elapsed();
+        if elapsed >= ENOUGH || calls >= 1 << 16 {
+            return elapsed.as_secs_f64() * 1e6 / f64::from(calls);
+        }
+    }
+    unreachable!("counted without end")
+}
+
+fn top_k(device: &dyn Device, rows: usize) {
+    let k = 8;
     let mut logits = device.zeros(rows * VOCAB).expect("memory");
-    let values: Vec<f32> = (0..rows * VOCAB)
-        .map(|i| ((i as u32).wrapping_mul(2_654_435_761) >> 16) as f32 / 4096.0)
-        .collect();
-    device.write(&mut logits, 0, &values);
+    device.write(&mut logits, 0, &noise(rows * VOCAB));
     let (mut ids, mut log_probs) = (vec![0; rows * k], vec![0.0; rows * k]);
-    median_us(|| {
+    let us = microseconds(device, || {
         device.top_k(TopKArgs {
             num_rows: rows,
             vocab_size: VOCAB,
@@ -89,25 +163,41 @@ fn top_k(device: &CpuDevice) -> f64 {
             ids: &mut ids,
             log_probs: &mut log_probs,
         });
-    })
+    });
+    println!("top {k} of {rows} rows of {VOCAB}: {us:.1} us");
 }
 
 fn main() {
-    // `cargo bench` passes flags of its own.
-    let threads = std::env::args().find_map(|a| a.parse().ok()).unwrap_or(1);
-    let device = CpuDevice::new(threads).expect("a device");
+    let name = std::env::var(DEVICE).unwrap_or_else(|_| "cpu".to_owned());
+    let name: DeviceName = name.parse().expect("a device's name");
+    let device = open_device(name, 0).expect("a device");
     println!("{}", device.name());
-    let chain: Vec<i32> = (-1..).take(NODES).collect();
-    let tree: Vec<i32> = (-1..)
-        .take(NODES)
-        .map(|i| if i < 1 { i } else { i / 2 })
-        .collect();
-    for committed_len in [300, 2000] {
-        let (chain, tree) = (
-            attention(&device, committed_len, &chain),
-            attention(&device, committed_len, &tree),
-        );
-        println!("{NODES} nodes after {committed_len}: chain {chain:.0} us, tree {tree:.0} us");
+    // An emulation takes minutes for what a GPU does in a second.
+    let is_fast = matches!(name, DeviceName::Cuda(_) | DeviceName::Hip(_));
+    let contexts: &[usize] = if is_fast {
+        &[1000, 4000, 32_000]
+    } else {
+        &[1000]
+    };
+    let layers = if is_fast { 8 } else { 1 };
+    let most_tokens = contexts.iter().max().expect("some") + MOST_ROWS;
+    let mut bench = Bench::new(Arc::clone(&device), layers, most_tokens);
+    let chain = |len: usize| -> Vec<i32> { (-1..).take(len).collect() };
+    for &committed_len in contexts {
+        for rows in [1, 8, 24] {
+            bench.report("chain,", &chain(rows), committed_len);
+        }
+        let tree: Vec<i32> = (-1..24 - 1)
+            .map(|i| if i < 1 { i } else { i / 2 })
+            .collect();
+        bench.report("tree,", &tree, committed_len);
     }
-    println!("top 8 of 15 rows of {VOCAB}: {:.0} us", top_k(&device));
+    if is_fast {
+        for committed_len in [0, 4096] {
+            bench.report("prefill,", &chain(MOST_ROWS), committed_len);
+        }
+    }
+    for rows in [1, 15] {
+        top_k(&*device, rows);
+    }
 }

@@ -43,6 +43,8 @@ struct AttendArgs {
     u32 num_splits;
     // Sliding window in tokens; 0: none. `causal`: it ends at the row itself.
     u32 window, causal;
+    // For matrix units: rows of a tile, and splits in which a row may find slots by its path.
+    u32 tile_rows, path_splits;
 };
 
 // What a row sees of its sequence.

@@ -14,8 +14,6 @@
 
 constexpr u32 THREADS = 128, WARPS = THREADS / LANES;
 constexpr u32 COLUMNS = TILES * 8;
-// Rows of a block; those of a tile are looked at by the lanes of a warp.
-constexpr u32 ROWS = COLUMNS / GROUP < LANES ? COLUMNS / GROUP : LANES;
 // Tiles of one row.
 constexpr u32 ROW_TILES = (GROUP + 7) / 8;
 constexpr u32 STEP = 16, KEY_STEPS = SPLIT / STEP, DIM_STEPS = HEAD_DIM / STEP;
@@ -27,7 +25,7 @@ constexpr u32 DIM_TILES = HEAD_DIM % 256 == 0 ? 4 : HEAD_DIM % 128 == 0 ? 2 : 1;
 // Bytes from one column to the next, so that eight columns lie in different banks; the low halves follow the high ones.
 constexpr u32 Q_PITCH = HEAD_DIM * 4 + 32, Q_LOW = HEAD_DIM * 2;
 constexpr u32 WEIGHT_PITCH = SPLIT * 4 + 32, WEIGHT_LOW = SPLIT * 2;
-static_assert(ROWS > 0 && HEAD_DIM % 16 == 0, "head sizes");
+static_assert(COLUMNS >= GROUP && HEAD_DIM % 16 == 0, "head sizes");
 
 struct Vec2u {
     u32 x, y;
@@ -77,7 +75,6 @@ struct Block {
     u32 lead, rows, split, first, kv_head, columns, tiles;
     // What any of its rows sees of the split.
     Places seen;
-    bool in_place;
     u8* q;        // [columns, Q_PITCH]
     u8* weights;  // [columns, WEIGHT_PITCH]: scores in f32, then weights in two f16
     float* page;  // [WARPS, ROW_TILES * 8, PAGE_TOKENS]: scores of slots
@@ -89,38 +86,63 @@ DEVICE bool is_in_place(const Row& row, const Segment& segment, u32 split) {
     return row.path == NONE || smaller(row.seen_end, (split + 1) * SPLIT) <= segment.committed_len;
 }
 
-// Finds the rows of this block, which begin at the one it is launched for. False: there is nothing to do.
-DEVICE bool find_rows(const AttendArgs& args, Block& block) {
-    u32 in_tile = block_x() % ROWS, tile_row = args.first_row + block_x() - in_tile, lane = lane_index();
-    u32 index = tile_row + lane;
-    bool is_there = lane < ROWS && index < args.end_row, in_place = false;
-    u32 segment = NONE;
+// The rows that a block is launched for.
+struct Tile {
+    u32 first_row, split;
+    // Rows that share what they see with none before them, and rows that share it with the one before: bits.
+    u32 leads, joined;
+    // Whether it is a row that goes by its path.
+    bool by_path;
+};
+
+// The first blocks take single rows that go by their paths, the others tiles of rows that do not. `rows_seen`: what each
+// row of the tile sees of the split.
+DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
+    Tile tile = {};
+    u32 num_rows = args.end_row - args.first_row, path_blocks = num_rows * args.path_splits, x = block_x(), limit = 1;
+    tile.by_path = x < path_blocks;
+    if (tile.by_path) {
+        tile.first_row = args.first_row + x % num_rows;
+    } else {
+        u32 tiles = (num_rows + args.tile_rows - 1) / args.tile_rows;
+        limit = args.tile_rows;
+        tile.first_row = args.first_row + (x - path_blocks) % tiles * limit;
+        tile.split = (x - path_blocks) / tiles;
+    }
+    u32 lane = lane_index(), index = tile.first_row + lane, segment_index = NONE;
     Places seen = {0, 0};
-    if (is_there) {
+    bool is_taken = false;
+    if (lane < limit && index < args.end_row) {
         Row row = args.tables.rows[index];
-        segment = row.segment;
-        if (segment != NONE) {
-            in_place = is_in_place(row, args.tables.segments[segment], block.split);
-            seen = seen_of_split(row, args.window, args.causal, block.split);
+        segment_index = row.segment;
+        if (row.segment != NONE && (row.path != NONE || !tile.by_path)) {
+            Segment segment = args.tables.segments[row.segment];
+            if (tile.by_path) tile.split = segment.committed_len / SPLIT + x / num_rows;
+            seen = seen_of_split(row, args.window, args.causal, tile.split);
+            is_taken = seen.first < seen.end && is_in_place(row, segment, tile.split) != tile.by_path;
         }
     }
-    // One less than a lane's own, for the row before; the first of a tile follows none.
-    u32 before = lane == 0 ? 0 : lane - 1;
-    u32 segment_before = shuffle(segment, before), in_place_before = shuffle((u32)in_place, before);
-    bool joins = lane > 0 && in_place && in_place_before && segment == segment_before;
-    u32 joined = ballot(joins);
-    if (joined >> in_tile & 1) return false;
-    u32 after = in_tile + 1 < LANES ? joined >> (in_tile + 1) : 0;
-    u32 rows = 1;
-    while (after & 1) rows++, after >>= 1;
-    bool is_mine = lane >= in_tile && lane < in_tile + rows && seen.first < seen.end;
-    block.seen.first = warp_least(is_mine ? seen.first : 0xffffffffu);
-    block.seen.end = ~warp_least(~(is_mine ? seen.end : 0));
-    block.lead = tile_row + in_tile;
-    block.rows = rows;
-    block.in_place = shuffle((u32)in_place, in_tile);
-    if (warp_index() == 0 && lane >= in_tile && lane < in_tile + rows) block.rows_seen[lane - in_tile] = seen;
-    return block.seen.first < block.seen.end;
+    if (tile.by_path) tile.split = shuffle(tile.split, 0);
+    u32 before = larger(lane, 1u) - 1;
+    u32 segment_before = shuffle(segment_index, before), taken_before = shuffle((u32)is_taken, before);
+    bool joins = lane > 0 && is_taken && taken_before && segment_before == segment_index;
+    tile.joined = ballot(joins);
+    tile.leads = ballot(is_taken) & ~tile.joined;
+    if (warp_index() == 0) rows_seen[lane] = seen;
+    return tile;
+}
+// The next lead and the rows that follow it.
+DEVICE void take_rows(Block& block, Tile& tile, Places* rows_seen) {
+    u32 lane = lane_index(), lead = 0;
+    while (!(tile.leads >> lead & 1)) lead++;
+    tile.leads &= tile.leads - 1;
+    block.rows = 1;
+    while (lead + block.rows < LANES && tile.joined >> (lead + block.rows) & 1) block.rows++;
+    Places seen = rows_seen[lead + smaller(lane, block.rows - 1)];
+    block.seen.first = warp_least(seen.first);
+    block.seen.end = ~warp_least(~seen.end);
+    block.lead = tile.first_row + lead;
+    block.rows_seen = rows_seen + lead;
 }
 
 // Queries as two halves of f16.
@@ -269,24 +291,13 @@ DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
         }
 }
 
-// Grid: rows, key heads, splits.
-KERNEL(attend, AttendArgs, 128) {
-    DYNAMIC_SHARED(memory);
-    SHARED u32 at[SPLIT];
-    SHARED Places rows_seen[ROWS];
-    Block block;
-    block.split = block_z();
-    block.first = block.split * SPLIT;
-    block.kv_head = block_y();
-    block.rows_seen = rows_seen;
-    block.at = at;
-    if (!find_rows(args, block)) return;
+// All that one block does for rows that share what they see.
+DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     block.columns = block.rows * GROUP;
     block.tiles = (block.columns + 7) / 8;
-    block.q = memory;
-    // Scores may take the queries' memory, unless they are made bit by bit.
-    block.weights = block.in_place ? memory : memory + ROW_TILES * 8 * Q_PITCH;
-    block.page = reinterpret_cast<float*>(memory + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
+    // Scores may take the queries' memory, unless they are made page by page.
+    block.weights = by_path ? block.q + ROW_TILES * 8 * Q_PITCH : block.q;
+    block.page = reinterpret_cast<float*>(block.q + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
     Row lead = args.tables.rows[block.lead];
     Segment segment = args.tables.segments[lead.segment];
 
@@ -296,10 +307,12 @@ KERNEL(attend, AttendArgs, 128) {
         // What nobody sees has no weight, but its values must be numbers.
         if (place < block.seen.first || place >= block.seen.end) place = block.seen.first;
         u32 slot = slot_of(args.tables, lead, segment, place);
-        at[i] = (page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
+        block.at[i] = (page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
     }
     sync_threads();
-    if (block.in_place) {
+    if (by_path) {
+        score_path(args, block, lead, segment);
+    } else {
         u32 first = block.first + warp_index() * PAGE_TOKENS;
         float sums[4][TILES][4] = {};
         if (first < block.seen.end && first + PAGE_TOKENS > block.seen.first) {
@@ -308,14 +321,33 @@ KERNEL(attend, AttendArgs, 128) {
         }
         sync_threads();
         store_scores(sums, block.weights + warp_index() * PAGE_TOKENS * 4, WEIGHT_PITCH, block.tiles);
-    } else {
-        score_path(args, block, lead, segment);
     }
     sync_threads();
     for (u32 c = warp_index(); c < block.columns; c += WARPS) {
-        Vec2f sums = weigh(block.weights + c * WEIGHT_PITCH, rows_seen[c / GROUP], block.first);
+        Vec2f sums = weigh(block.weights + c * WEIGHT_PITCH, block.rows_seen[c / GROUP], block.first);
         if (lane_index() == 0) args.sums[result_at(args, block, c)] = sums;
     }
     sync_threads();
     for (u32 run = warp_index(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
+}
+
+// Grid: single rows and tiles of rows by splits, key heads.
+KERNEL(attend, AttendArgs, 128) {
+    DYNAMIC_SHARED(memory);
+    SHARED u32 at[SPLIT];
+    SHARED Places rows_seen[LANES];
+    Tile tile = find_tile(args, rows_seen);
+    Block block;
+    block.split = tile.split;
+    block.first = tile.split * SPLIT;
+    block.kv_head = block_y();
+    block.at = at;
+    block.q = memory;
+#pragma unroll 1
+    while (tile.leads != 0) {
+        // Also: what the rows before left in shared memory is done with.
+        sync_threads();
+        take_rows(block, tile, rows_seen);
+        attend_rows(args, block, tile.by_path);
+    }
 }

@@ -12,8 +12,8 @@ use crate::device::{
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
-use crate::gpu::steps::seen_bucket;
-use crate::gpu::tables::{HostTables, TablePtrs};
+use crate::gpu::steps::{MAX_ROWS, seen_bucket};
+use crate::gpu::tables::{HostTables, NONE, TablePtrs};
 
 /// Places of a split; see gpu/attention.h.
 const SPLIT: usize = 256;
@@ -77,6 +77,8 @@ struct AttendArgs {
     num_splits: u32,
     window: u32,
     causal: u32,
+    tile_rows: u32,
+    path_splits: u32,
 }
 
 /// See gpu/kv.cu.
@@ -149,20 +151,31 @@ impl Shape {
         }
     }
 
+    /// Rows that tiles of columns hold; a warp looks at those of a block.
+    fn tile_rows(&self, tiles: usize) -> usize {
+        (tiles * 8 / self.group()).min(32)
+    }
+
     /// See gpu/attention_mma.cu.
-    fn mma_launch(&self, tiles: usize, args: &AttendArgs) -> Launch {
+    fn mma_shared_bytes(&self, tiles: usize) -> usize {
         let (queries, weights) = (self.head_dim * 4 + 32, SPLIT * 4 + 32);
         let page = (THREADS as usize / 32) * PAGE_TOKENS * size_of::<f32>();
         let of_row = self.group().next_multiple_of(8) * (queries + weights + page);
         let of_tiles = tiles * 8 * queries.max(weights);
+        of_row.max(of_tiles)
+    }
+
+    fn mma_launch(&self, tiles: usize, args: &AttendArgs) -> Launch {
+        let rows = args.end_row - args.first_row;
+        let of_tiles = rows.div_ceil(args.tile_rows) * args.num_splits;
         Launch {
             grid: [
-                args.end_row - args.first_row,
+                rows * args.path_splits + of_tiles,
                 self.num_kv_heads as u32,
-                args.num_splits,
+                1,
             ],
             threads: THREADS,
-            shared_bytes: of_row.max(of_tiles) as u32,
+            shared_bytes: self.mma_shared_bytes(tiles) as u32,
         }
     }
 
@@ -331,13 +344,29 @@ impl GpuDevice {
         tables: TablePtrs,
     ) -> Result<(), DeviceError> {
         let num_rows = host.rows.len();
-        // A power of two, so that a sequence that grows keeps its launches.
-        let num_splits = seen_bucket(host.most_seen()).div_ceil(SPLIT);
+        // What is recorded must do for all steps of its bucket, whether they are trees or chains.
+        let is_recorded = num_rows <= MAX_ROWS;
+        let most_seen = match is_recorded {
+            true => seen_bucket(host.most_seen()),
+            false => host.most_seen(),
+        };
+        let num_splits = most_seen.div_ceil(SPLIT);
+        let longest = args.segments.iter().map(|s| s.parents.len()).max();
+        let longest = longest.unwrap_or(0);
         let splits_of_row = shape.num_heads * num_splits;
         let row_bytes = splits_of_row * (shape.head_dim + 2) * size_of::<f32>();
-        let rows_at_once = (PARTIALS_BYTES / row_bytes).max(LEAST_ROWS).min(num_rows);
+        let rows_at_once = (PARTIALS_BYTES / row_bytes)
+            .next_multiple_of(LEAST_ROWS)
+            .min(num_rows);
         let partials = self.scratch(Scratch::Partials, rows_at_once * row_bytes)?;
         let partials_bytes = rows_at_once * splits_of_row * shape.head_dim * size_of::<f32>();
+        let may_branch = longest > 1 && args.visibility == Visibility::Ancestors;
+        let branches = || host.rows.iter().any(|row| row.path != NONE);
+        // Nodes of a segment reach over so many splits at most, wherever they begin.
+        let path_splits = match may_branch && (is_recorded || branches()) {
+            true => (longest - 1) / SPLIT + 2,
+            false => 0,
+        };
         let (window, causal) = match args.window {
             None => (0, false),
             Some(Window { tokens, causal }) => (u32::try_from(tokens).unwrap_or(u32::MAX), causal),
@@ -359,43 +388,52 @@ impl GpuDevice {
                 num_splits: num_splits as u32,
                 window,
                 causal: u32::from(causal),
+                tile_rows: 0,
+                path_splits: path_splits as u32,
             };
-            self.launch_attend(shape, &attend)?;
+            self.launch_attend(shape, &attend, longest)?;
             self.launch_combine(shape, &attend)?;
         }
         Ok(())
     }
 
     /// By matrix units where there are some and keys are kept in what they take.
-    fn launch_attend(&self, shape: &Shape, args: &AttendArgs) -> Result<(), DeviceError> {
+    fn launch_attend(
+        &self,
+        shape: &Shape,
+        args: &AttendArgs,
+        longest: usize,
+    ) -> Result<(), DeviceError> {
         let arch = &self.facts().arch;
         let has_units = arch.starts_with("sm_") || arch == "host";
-        match self.tiles(shape, args) {
-            Some(tiles) if has_units && shape.kv_type == KvType::F16 => self.launch(
-                &shape.attend_mma(tiles),
-                "attend",
-                shape.mma_launch(tiles, args),
-                args,
-            ),
+        match self.tiles(shape, args, longest) {
+            Some(tiles) if has_units && shape.kv_type == KvType::F16 => {
+                let args = AttendArgs {
+                    tile_rows: shape.tile_rows(tiles).min(longest) as u32,
+                    ..*args
+                };
+                let launch = shape.mma_launch(tiles, &args);
+                self.launch(&shape.attend_mma(tiles), "attend", launch, &args)
+            }
             _ => self.launch(&shape.attend(), "attend", shape.fma_launch(args), args),
         }
     }
 
     /// Tiles of columns of a block: many, since they share what is read, unless that leaves multiprocessors idle. None
-    /// where a group does not fit.
-    fn tiles(&self, shape: &Shape, args: &AttendArgs) -> Option<usize> {
+    /// where a group does not fit. `longest`: rows of the longest segment, which alone can share.
+    fn tiles(&self, shape: &Shape, args: &AttendArgs, longest: usize) -> Option<usize> {
         let rows = (args.end_row - args.first_row) as usize;
-        let rows_of = |tiles: usize| tiles * 8 / shape.group();
-        let blocks =
-            |tiles| rows.div_ceil(rows_of(tiles)) * shape.num_kv_heads * args.num_splits as usize;
         let shared = self.facts().shared_bytes_per_block - STATIC_BYTES;
         let fits = |&tiles: &usize| {
-            rows_of(tiles) > 0 && shape.mma_launch(tiles, args).shared_bytes <= shared
+            shape.tile_rows(tiles) > 0 && shape.mma_shared_bytes(tiles) <= shared as usize
+        };
+        let blocks = |tiles| {
+            rows.div_ceil(shape.tile_rows(tiles)) * shape.num_kv_heads * args.num_splits as usize
         };
         let mut fitting = TILES.into_iter().filter(fits);
         let least = fitting.next()?;
         let enough = self.facts().multiprocessors as usize;
-        let pays = |tiles: &usize| blocks(*tiles) >= enough && rows > rows_of(least);
+        let pays = |tiles: &usize| blocks(*tiles) >= enough && longest > shape.tile_rows(least);
         Some(fitting.rfind(pays).unwrap_or(least))
     }
 

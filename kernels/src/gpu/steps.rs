@@ -8,7 +8,7 @@ use crate::device::{Step, Visibility};
 use crate::gpu::driver::{Driver, Graph};
 
 /// Steps of more rows take so long that their launches do not show.
-const MAX_ROWS: usize = 160;
+pub(super) const MAX_ROWS: usize = 160;
 /// Recordings kept; a step in each bucket of context length and tree size, and room for company.
 const MAX_RECORDINGS: usize = 96;
 

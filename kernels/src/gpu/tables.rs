@@ -9,7 +9,7 @@ use crate::error::DeviceError;
 use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::memory::DeviceMemory;
 
-const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 const BASE: u32 = u32::MAX - 1;
 const LEAF: u32 = u32::MAX - 2;
 /// Saved states that a walk may need at a time; see [`levels_of`].

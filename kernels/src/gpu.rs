@@ -38,5 +38,11 @@ pub(crate) use matrix::GpuMatrix;
 /// Every source with every set of constants that operations ask for, so that all can be compiled ahead of time. A file
 /// of operations has a `sources()` of its own, which belongs in this list.
 fn sources() -> Vec<driver::Source> {
-    [rows::sources(), bandwidth::sources()].concat()
+    [
+        attention::sources(),
+        bandwidth::sources(),
+        rows::sources(),
+        top_k::sources(),
+    ]
+    .concat()
 }

@@ -4,226 +4,27 @@
 //! attended to by itself; and the splits of a row are put together in their order. Nothing of this depends on how many
 //! rows there are, so a row has the same bits in any company.
 
+mod launches;
+
 use crate::buffer::Buffer;
 use crate::device::{
-    AttentionArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvLayer, KvType, PAGE_TOKENS, RopeArgs,
-    RopeStyle, Segment, Visibility, Window,
+    AttentionArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvLayer, PAGE_TOKENS, RopeArgs, RopeStyle,
+    Visibility, Window,
 };
 use crate::error::DeviceError;
+pub(super) use crate::gpu::attention::launches::sources;
+use crate::gpu::attention::launches::{
+    AttendArgs, MOVES, MoveArgs, PrepareArgs, SPLIT, Shape, THREADS,
+};
 use crate::gpu::device::{GpuDevice, Scratch};
-use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::steps::{MAX_ROWS, seen_bucket};
 use crate::gpu::tables::{HostTables, NONE, TablePtrs};
 
-/// Places of a split; see gpu/attention.h.
-const SPLIT: usize = 256;
-/// Threads of the kernels that prepare, attend and move.
-const THREADS: u32 = 128;
-/// Threads that put splits together, and how many of them share four dims.
-const COMBINE_THREADS: usize = 256;
-const COMBINE_MEMBERS: usize = 4;
 /// Scratch memory that the splits of one launch may fill; more rows go in several launches.
 const PARTIALS_BYTES: usize = 64 << 20;
 /// But no fewer rows than these, which share what they read.
 const LEAST_ROWS: usize = 8;
-/// Query heads that a block takes together.
-const MAX_COLUMNS: usize = 8;
-/// Tiles of eight columns that kernels for matrix units are compiled for.
-const TILES: [usize; 3] = [1, 3, 6];
-/// Shared memory of theirs beside what launches ask for, with some to spare.
-const STATIC_BYTES: u32 = 2048;
-/// The largest head that a block's threads can hold.
-const MAX_HEAD_DIM: usize = 1024;
-/// Rows that one launch moves; see gpu/kv.cu.
-const MOVES: usize = 64;
-
-/// See gpu/kv.cu.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct PrepareArgs {
-    q: DevicePtr,
-    k: DevicePtr,
-    v: DevicePtr,
-    q_gamma: DevicePtr,
-    k_gamma: DevicePtr,
-    turns: DevicePtr,
-    cache_k: DevicePtr,
-    cache_v: DevicePtr,
-    tables: TablePtrs,
-    eps: f32,
-    num_heads: u32,
-    num_kv_heads: u32,
-    q_stride: u32,
-    pairs: u32,
-    adjacent: u32,
-}
-
-/// See gpu/attention.h.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct AttendArgs {
-    q: DevicePtr,
-    k: DevicePtr,
-    v: DevicePtr,
-    tables: TablePtrs,
-    partials: DevicePtr,
-    sums: DevicePtr,
-    out: DevicePtr,
-    first_row: u32,
-    end_row: u32,
-    num_heads: u32,
-    num_kv_heads: u32,
-    q_stride: u32,
-    num_splits: u32,
-    window: u32,
-    causal: u32,
-    tile_rows: u32,
-    path_splits: u32,
-}
-
-/// See gpu/kv.cu.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct MoveArgs {
-    cache_k: DevicePtr,
-    cache_v: DevicePtr,
-    num_kv_heads: u32,
-    count: u32,
-    from: [u32; MOVES],
-    to: [u32; MOVES],
-}
-
-/// Sizes of a layer's heads and how its keys and values are kept: what its kernels are compiled for.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    num_heads: usize,
-    num_kv_heads: usize,
-    head_dim: usize,
-    kv_type: KvType,
-}
-
-impl Shape {
-    fn source(&self, name: &'static str, text: &'static str) -> Source {
-        let f16 = u32::from(self.kv_type == KvType::F16);
-        Source {
-            name,
-            text,
-            defines: vec![
-                ("HEAD_DIM", self.head_dim.to_string()),
-                ("KV_F16", f16.to_string()),
-            ],
-        }
-    }
-
-    fn keys_and_values(&self) -> Source {
-        self.source("kv.cu", include_str!("../../gpu/kv.cu"))
-    }
-
-    fn attend(&self) -> Source {
-        let mut source = self.source("attention.cu", include_str!("../../gpu/attention.cu"));
-        source.defines.push(("GROUP", self.group().to_string()));
-        source
-    }
-
-    fn attend_mma(&self, tiles: usize) -> Source {
-        let text = include_str!("../../gpu/attention_mma.cu");
-        let mut source = self.source("attention_mma.cu", text);
-        source.defines.push(("GROUP", self.group().to_string()));
-        source.defines.push(("TILES", tiles.to_string()));
-        source
-    }
-
-    /// See gpu/attention.cu.
-    fn fma_launch(&self, args: &AttendArgs) -> Launch {
-        let columns = self.group().min(MAX_COLUMNS);
-        let passes = self.group().div_ceil(columns);
-        let pitch = columns.next_multiple_of(4);
-        let queries_and_weights = (self.head_dim + SPLIT) * pitch;
-        let sums = THREADS as usize * 8 * columns;
-        Launch {
-            grid: [
-                args.end_row - args.first_row,
-                (self.num_kv_heads * passes) as u32,
-                args.num_splits,
-            ],
-            threads: THREADS,
-            shared_bytes: ((queries_and_weights + SPLIT + sums) * size_of::<f32>()) as u32,
-        }
-    }
-
-    /// Rows that tiles of columns hold; a warp looks at those of a block.
-    fn tile_rows(&self, tiles: usize) -> usize {
-        (tiles * 8 / self.group()).min(32)
-    }
-
-    /// See gpu/attention_mma.cu.
-    fn mma_shared_bytes(&self, tiles: usize) -> usize {
-        let (queries, weights) = (self.head_dim * 4 + 32, SPLIT * 4 + 32);
-        let page = (THREADS as usize / 32) * PAGE_TOKENS * size_of::<f32>();
-        let of_row = self.group().next_multiple_of(8) * (queries + weights + page);
-        let of_tiles = tiles * 8 * queries.max(weights);
-        of_row.max(of_tiles)
-    }
-
-    fn mma_launch(&self, tiles: usize, args: &AttendArgs) -> Launch {
-        let rows = args.end_row - args.first_row;
-        let of_tiles = rows.div_ceil(args.tile_rows) * args.num_splits;
-        Launch {
-            grid: [
-                rows * args.path_splits + of_tiles,
-                self.num_kv_heads as u32,
-                1,
-            ],
-            threads: THREADS,
-            shared_bytes: self.mma_shared_bytes(tiles) as u32,
-        }
-    }
-
-    fn combine(&self) -> Source {
-        Source {
-            name: "combine.cu",
-            text: include_str!("../../gpu/combine.cu"),
-            defines: vec![("HEAD_DIM", self.head_dim.to_string())],
-        }
-    }
-
-    fn group(&self) -> usize {
-        self.num_heads / self.num_kv_heads
-    }
-
-    /// Panics on sizes that no model has, and where the cache is too small for pages that the segments name.
-    fn check(&self, cache: &KvLayer, segments: &[Segment<'_>]) {
-        let dim = self.head_dim;
-        assert!(
-            dim.is_multiple_of(16) && self.num_heads.is_multiple_of(self.num_kv_heads),
-            "attention: head sizes"
-        );
-        assert!(
-            dim <= MAX_HEAD_DIM,
-            "attention: heads of more than {MAX_HEAD_DIM} dims"
-        );
-        assert!(
-            cache.v.on_gpu().kv_type == self.kv_type,
-            "keys and values of a layer are of one type"
-        );
-        let page_len = self.num_kv_heads * dim * PAGE_TOKENS;
-        let num_pages = cache.k.len().min(cache.v.len()) / page_len;
-        for segment in segments {
-            let used = (segment.committed_len + segment.parents.len()).div_ceil(PAGE_TOKENS);
-            assert!(
-                segment.pages.len() >= used,
-                "attention: {} pages for {used} pages of rows",
-                segment.pages.len()
-            );
-            assert!(
-                segment.pages[..used]
-                    .iter()
-                    .all(|&page| (page as usize) < num_pages),
-                "attention: a page outside of the cache"
-            );
-        }
-    }
-}
 
 fn ptr(buffer: &Buffer) -> DevicePtr {
     buffer.on_gpu().memory.ptr()
@@ -395,60 +196,6 @@ impl GpuDevice {
             self.launch_combine(shape, &attend)?;
         }
         Ok(())
-    }
-
-    /// By matrix units where there are some and keys are kept in what they take.
-    fn launch_attend(
-        &self,
-        shape: &Shape,
-        args: &AttendArgs,
-        longest: usize,
-    ) -> Result<(), DeviceError> {
-        let arch = &self.facts().arch;
-        let has_units = arch.starts_with("sm_") || arch == "host";
-        match self.tiles(shape, args, longest) {
-            Some(tiles) if has_units && shape.kv_type == KvType::F16 => {
-                let args = AttendArgs {
-                    tile_rows: shape.tile_rows(tiles).min(longest) as u32,
-                    ..*args
-                };
-                let launch = shape.mma_launch(tiles, &args);
-                self.launch(&shape.attend_mma(tiles), "attend", launch, &args)
-            }
-            _ => self.launch(&shape.attend(), "attend", shape.fma_launch(args), args),
-        }
-    }
-
-    /// Tiles of columns of a block: many, since they share what is read, unless that leaves multiprocessors idle. None
-    /// where a group does not fit. `longest`: rows of the longest segment, which alone can share.
-    fn tiles(&self, shape: &Shape, args: &AttendArgs, longest: usize) -> Option<usize> {
-        let rows = (args.end_row - args.first_row) as usize;
-        let shared = self.facts().shared_bytes_per_block - STATIC_BYTES;
-        let fits = |&tiles: &usize| {
-            shape.tile_rows(tiles) > 0 && shape.mma_shared_bytes(tiles) <= shared as usize
-        };
-        let blocks = |tiles| {
-            rows.div_ceil(shape.tile_rows(tiles)) * shape.num_kv_heads * args.num_splits as usize
-        };
-        let mut fitting = TILES.into_iter().filter(fits);
-        let least = fitting.next()?;
-        let enough = self.facts().multiprocessors as usize;
-        let pays = |tiles: &usize| blocks(*tiles) >= enough && longest > shape.tile_rows(least);
-        Some(fitting.rfind(pays).unwrap_or(least))
-    }
-
-    fn launch_combine(&self, shape: &Shape, args: &AttendArgs) -> Result<(), DeviceError> {
-        let dims = COMBINE_THREADS / COMBINE_MEMBERS * 4;
-        let launch = Launch {
-            grid: [
-                args.end_row - args.first_row,
-                shape.num_heads as u32,
-                shape.head_dim.div_ceil(dims) as u32,
-            ],
-            threads: COMBINE_THREADS as u32,
-            shared_bytes: 0,
-        };
-        self.launch(&shape.combine(), "combine", launch, args)
     }
 
     pub(super) fn kv_append_op(&self, args: KvAppendArgs<'_>) -> Result<(), DeviceError> {

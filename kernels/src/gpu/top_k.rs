@@ -32,6 +32,11 @@ fn source() -> Source {
     }
 }
 
+/// All that this module launches; see [`crate::gpu::sources`].
+pub(super) fn sources() -> Vec<Source> {
+    vec![source()]
+}
+
 fn check(what: &str, got: usize, expected: usize) {
     assert!(
         got >= expected,

@@ -58,6 +58,8 @@ constexpr u32 LANES = 32;
 #if ON_CUDA
 // A kernel takes one struct by value. `threads`: the block size that it is launched with.
 #define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args args)
+// One of which a multiprocessor is to hold so many blocks, with all the registers that this leaves.
+#define KERNEL_RESIDENT(name, Args, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name(const Args args)
 DEVICE u32 thread_index() { return threadIdx.x; }
 DEVICE u32 block_threads() { return blockDim.x; }
 DEVICE u32 block_x() { return blockIdx.x; }
@@ -97,6 +99,7 @@ DEVICE void fence_device() { __threadfence(); }
 #else
 #define KERNEL(name, Args, threads) \
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, threads))) name(const Args args)
+#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 DEVICE u32 thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 DEVICE u32 block_threads() { return __builtin_amdgcn_workgroup_size_x(); }
 DEVICE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }

@@ -12,16 +12,20 @@
 #include "attention.h"
 #include "mma.h"
 
-constexpr u32 THREADS = 128, WARPS = THREADS / LANES;
+// How keys and dims are dealt out to warps is free: each of their sums is one warp's alone. Few columns are waited for,
+// many are computed.
+constexpr u32 WARPS = TILES < 5 ? 8 : 4, THREADS = WARPS * LANES;
 constexpr u32 COLUMNS = TILES * 8;
+// Tiles of 16 keys that a warp scores at a time, and their keys.
+constexpr u32 KEY_TILES = SPLIT / 16 / WARPS, RUN = KEY_TILES * 16;
 // Tiles of one row.
 constexpr u32 ROW_TILES = (GROUP + 7) / 8;
 constexpr u32 STEP = 16, KEY_STEPS = SPLIT / STEP, DIM_STEPS = HEAD_DIM / STEP;
 // Steps whose loads are under way at once.
-constexpr u32 DEPTH = TILES == 1 ? 4 : 2;
-constexpr u32 DIM_DEPTH = DIM_STEPS % DEPTH == 0 ? DEPTH : DIM_STEPS % 2 == 0 ? 2 : 1;
+constexpr u32 DEPTH = TILES == 1 ? 8 : 2;
+constexpr u32 DIM_DEPTH = DIM_STEPS % DEPTH == 0 ? DEPTH : DIM_STEPS % 4 == 0 && DEPTH > 4 ? 4 : DIM_STEPS % 2 == 0 ? 2 : 1;
 // Tiles of 16 dims that a warp takes at a time.
-constexpr u32 DIM_TILES = HEAD_DIM % 256 == 0 ? 4 : HEAD_DIM % 128 == 0 ? 2 : 1;
+constexpr u32 DIM_TILES = HEAD_DIM % (WARPS * 64) == 0 ? 4 : HEAD_DIM % (WARPS * 32) == 0 ? 2 : 1;
 // Bytes from one column to the next, so that eight columns lie in different banks; the low halves follow the high ones.
 constexpr u32 Q_PITCH = HEAD_DIM * 4 + 32, Q_LOW = HEAD_DIM * 2;
 constexpr u32 WEIGHT_PITCH = SPLIT * 4 + 32, WEIGHT_LOW = SPLIT * 2;
@@ -77,7 +81,7 @@ struct Block {
     Places seen;
     u8* q;        // [columns, Q_PITCH]
     u8* weights;  // [columns, WEIGHT_PITCH]: scores in f32, then weights in two f16
-    float* page;  // [WARPS, ROW_TILES * 8, PAGE_TOKENS]: scores of slots
+    float* run;   // [WARPS, ROW_TILES * 8, RUN]: scores of slots
     u32* at;      // [SPLIT]: value rows of the places
     Places* rows_seen;
 };
@@ -162,14 +166,19 @@ DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
     }
 }
 
-// Products of the keys of a page with all columns. `keys`: [D, PAGE_TOKENS].
-DEVICE void score_page(float (&sums)[4][TILES][4], const u16* keys, const Block& block) {
+// The keys of the run that begins at a slot.
+DEVICE const u16* keys_at(const AttendArgs& args, const Block& block, const Segment& segment, u32 slot) {
+    u64 page = (u64)page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head;
+    return args.k + page * HEAD_DIM * PAGE_TOKENS + slot % PAGE_TOKENS;
+}
+// Products of a run of keys of a page with all columns. `keys`: [D, PAGE_TOKENS].
+DEVICE void score_run(float (&sums)[KEY_TILES][TILES][4], const u16* keys, const Block& block) {
     u32 g = lane_index() / 4, t = lane_index() % 4;
-    const u16* from = keys + t * 4 * PAGE_TOKENS + g * 8;
+    const u16* from = keys + t * 4 * PAGE_TOKENS + g * KEY_TILES * 2;
     const u8* columns = block.q + g * Q_PITCH + t * 8;
 #pragma unroll 1
     for (u32 step = 0; step < DIM_STEPS; step += DIM_DEPTH) {
-        u32 words[DIM_DEPTH][4][4];
+        u32 words[DIM_DEPTH][4][KEY_TILES];
 #pragma unroll
         for (u32 i = 0; i < DIM_DEPTH; i++)
 #pragma unroll
@@ -179,48 +188,47 @@ DEVICE void score_page(float (&sums)[4][TILES][4], const u16* keys, const Block&
     }
 }
 // Puts them at `scores`, `pitch` bytes from column to column.
-DEVICE void store_scores(const float (&sums)[4][TILES][4], u8* scores, u32 pitch, u32 tiles) {
+DEVICE void store_scores(const float (&sums)[KEY_TILES][TILES][4], u8* scores, u32 pitch, u32 tiles) {
     u32 g = lane_index() / 4, t = lane_index() % 4;
 #pragma unroll
     for (u32 n = 0; n < TILES; n++) {
         if (n >= tiles) break;
 #pragma unroll
         for (u32 c = 0; c < 2; c++) {
-            Vec4f* to = reinterpret_cast<Vec4f*>(scores + (n * 8 + t * 2 + c) * pitch + g * 32);
-            to[0] = {sums[0][n][c], sums[0][n][c + 2], sums[1][n][c], sums[1][n][c + 2]};
-            to[1] = {sums[2][n][c], sums[2][n][c + 2], sums[3][n][c], sums[3][n][c + 2]};
+            Vec4f* to = reinterpret_cast<Vec4f*>(scores + (n * 8 + t * 2 + c) * pitch + g * KEY_TILES * 8);
+#pragma unroll
+            for (u32 i = 0; i < KEY_TILES; i += 2) to[i / 2] = {sums[i][n][c], sums[i][n][c + 2], sums[i + 1][n][c], sums[i + 1][n][c + 2]};
         }
     }
 }
 
-// Scores of a warp's 64 places of a row that finds some of them by its path: whole pages of slots are scored, and each
-// place takes its slot's. Slots ascend along a path, so each page is scored once.
+// Scores of a warp's places of a row that finds some of them by its path: whole runs of slots are scored, and each place
+// takes its slot's. Slots ascend along a path, so each run is scored once.
 DEVICE void score_path(const AttendArgs& args, const Block& block, const Row& row, const Segment& segment) {
-    u32 lane = lane_index(), slots[2];
-    for (u32 i = 0; i < 2; i++) {
-        u32 place = block.first + warp_index() * PAGE_TOKENS + i * LANES + lane;
+    u32 lane = lane_index(), slots[RUN / LANES];
+    for (u32 i = 0; i < RUN / LANES; i++) {
+        u32 place = block.first + warp_index() * RUN + i * LANES + lane;
         slots[i] = place >= block.seen.first && place < block.seen.end ? slot_of(args.tables, row, segment, place) : NONE;
     }
-    float* scores = block.page + warp_index() * (ROW_TILES * 8 * PAGE_TOKENS);
+    float* scores = block.run + warp_index() * (ROW_TILES * 8 * RUN);
     for (u32 from = 0;;) {
-        u32 page = NONE;
-        for (u32 i = 0; i < 2; i++)
-            if (slots[i] != NONE && slots[i] / PAGE_TOKENS >= from) page = smaller(page, slots[i] / PAGE_TOKENS);
-        page = warp_least(page);
-        if (page == NONE) return;
-        u64 at = (u64)page_of(args.tables, segment, page * PAGE_TOKENS) * args.num_kv_heads + block.kv_head;
-        float sums[4][TILES][4] = {};
-        score_page(sums, args.k + at * HEAD_DIM * PAGE_TOKENS, block);
-        store_scores(sums, reinterpret_cast<u8*>(scores), PAGE_TOKENS * 4, ROW_TILES);
+        u32 run = NONE;
+        for (u32 i = 0; i < RUN / LANES; i++)
+            if (slots[i] != NONE && slots[i] / RUN >= from) run = smaller(run, slots[i] / RUN);
+        run = warp_least(run);
+        if (run == NONE) return;
+        float sums[KEY_TILES][TILES][4] = {};
+        score_run(sums, keys_at(args, block, segment, run * RUN), block);
+        store_scores(sums, reinterpret_cast<u8*>(scores), RUN * 4, ROW_TILES);
         sync_warp();
-        for (u32 i = 0; i < 2; i++)
-            if (slots[i] != NONE && slots[i] / PAGE_TOKENS == page)
+        for (u32 i = 0; i < RUN / LANES; i++)
+            if (slots[i] != NONE && slots[i] / RUN == run)
                 for (u32 c = 0; c < GROUP; c++) {
                     float* to = reinterpret_cast<float*>(block.weights + c * WEIGHT_PITCH);
-                    to[warp_index() * PAGE_TOKENS + i * LANES + lane] = scores[c * PAGE_TOKENS + slots[i] % PAGE_TOKENS];
+                    to[warp_index() * RUN + i * LANES + lane] = scores[c * RUN + slots[i] % RUN];
                 }
         sync_warp();
-        from = page + 1;
+        from = run + 1;
     }
 }
 
@@ -295,9 +303,9 @@ DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
 DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     block.columns = block.rows * GROUP;
     block.tiles = (block.columns + 7) / 8;
-    // Scores may take the queries' memory, unless they are made page by page.
+    // Scores may take the queries' memory, unless they are made run by run.
     block.weights = by_path ? block.q + ROW_TILES * 8 * Q_PITCH : block.q;
-    block.page = reinterpret_cast<float*>(block.q + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
+    block.run = reinterpret_cast<float*>(block.q + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
     Row lead = args.tables.rows[block.lead];
     Segment segment = args.tables.segments[lead.segment];
 
@@ -313,14 +321,11 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     if (by_path) {
         score_path(args, block, lead, segment);
     } else {
-        u32 first = block.first + warp_index() * PAGE_TOKENS;
-        float sums[4][TILES][4] = {};
-        if (first < block.seen.end && first + PAGE_TOKENS > block.seen.first) {
-            u64 page = (u64)page_of(args.tables, segment, first) * args.num_kv_heads + block.kv_head;
-            score_page(sums, args.k + page * HEAD_DIM * PAGE_TOKENS, block);
-        }
+        u32 first = block.first + warp_index() * RUN;
+        float sums[KEY_TILES][TILES][4] = {};
+        if (first < block.seen.end && first + RUN > block.seen.first) score_run(sums, keys_at(args, block, segment, first), block);
         sync_threads();
-        store_scores(sums, block.weights + warp_index() * PAGE_TOKENS * 4, WEIGHT_PITCH, block.tiles);
+        store_scores(sums, block.weights + warp_index() * RUN * 4, WEIGHT_PITCH, block.tiles);
     }
     sync_threads();
     for (u32 c = warp_index(); c < block.columns; c += WARPS) {
@@ -332,7 +337,7 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
 }
 
 // Grid: single rows and tiles of rows by splits, key heads.
-KERNEL(attend, AttendArgs, 128) {
+KERNEL_RESIDENT(attend, AttendArgs, THREADS, 2) {
     DYNAMIC_SHARED(memory);
     SHARED u32 at[SPLIT];
     SHARED Places rows_seen[LANES];

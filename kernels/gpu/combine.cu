@@ -3,8 +3,8 @@
 // HEAD_DIM: D.
 #include "attention.h"
 
-// Splits are taken by MEMBERS in turn; then the members' sums are added in order.
-constexpr u32 COMBINE_THREADS = 256, MEMBERS = 4, QUADS = HEAD_DIM / 4;
+// Threads take four dims each. Splits are taken by MEMBERS of them in turn; then the members' sums are added in order.
+constexpr u32 COMBINE_THREADS = 256, MEMBERS = 16, RUN = COMBINE_THREADS / MEMBERS, QUADS = HEAD_DIM / 4;
 // Splits of which each member has loads under way at once.
 constexpr u32 FLIGHT = 8;
 
@@ -39,7 +39,7 @@ KERNEL(combine, AttendArgs, 256) {
     sync_threads();
     for (u32 w = 0; w < COMBINE_THREADS / LANES; w++) top = larger(top, tops[w]);
 
-    u32 quad = block_z() * (COMBINE_THREADS / MEMBERS) + thread / MEMBERS, member = thread % MEMBERS;
+    u32 quad = block_z() * RUN + thread % RUN, member = thread / RUN;
     bool is_used = quad < QUADS;
     const Vec4f* partials = reinterpret_cast<const Vec4f*>(args.partials + base * HEAD_DIM) + (is_used ? quad : 0);
     Mixed mixed = {};
@@ -50,21 +50,17 @@ KERNEL(combine, AttendArgs, 256) {
 #pragma unroll
         for (u32 i = 0; i < FLIGHT; i++) {
             u32 at = s + i * MEMBERS;
-            at = at < first || at >= end ? first : at;
-            part[i] = partials[(u64)at * QUADS];
-            sum[i] = sums[at];
+            bool is_there = at >= first && at < end;
+            part[i] = is_there ? partials[(u64)at * QUADS] : Vec4f{0, 0, 0, 0};
+            sum[i] = is_there ? sums[at] : Vec2f{-2e30f, 0};
         }
 #pragma unroll
-        for (u32 i = 0; i < FLIGHT; i++) {
-            u32 at = s + i * MEMBERS;
-            float weight = at >= first && at < end ? exp2_fast(sum[i].x - top) : 0.0f;
-            add_split(mixed, weight, sum[i].y, part[i]);
-        }
+        for (u32 i = 0; i < FLIGHT; i++) add_split(mixed, exp2_fast(sum[i].x - top), sum[i].y, part[i]);
     }
     parts[thread] = mixed;
     sync_threads();
     if (member != 0 || !is_used) return;
-    for (u32 m = 1; m < MEMBERS; m++) add_split(mixed, 1.0f, parts[thread + m].total, parts[thread + m].sum);
+    for (u32 m = 1; m < MEMBERS; m++) add_split(mixed, 1.0f, parts[m * RUN + thread].total, parts[m * RUN + thread].sum);
     u64 at = (u64)row_index * args.num_heads + head;
     float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w};
     for (u32 i = 0; i < 4; i++) {

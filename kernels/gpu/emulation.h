@@ -18,6 +18,7 @@
     static void name##_body(const Args& args);                                           \
     extern "C" void name(const void* args) { name##_body(*static_cast<const Args*>(args)); } \
     static void name##_body(const Args& args)
+#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 
 namespace emulation {
 

@@ -12,13 +12,13 @@ pub(super) const SPLIT: usize = 256;
 pub(super) const THREADS: u32 = 128;
 /// Threads that put splits together, and how many of them share four dims.
 const COMBINE_THREADS: usize = 256;
-const COMBINE_MEMBERS: usize = 4;
+const COMBINE_MEMBERS: usize = 16;
 /// Query heads that a block takes together.
 const MAX_COLUMNS: usize = 8;
 /// Tiles of eight columns that kernels for matrix units are compiled for.
-const TILES: [usize; 3] = [1, 3, 6];
+const TILES: [usize; 4] = [1, 3, 5, 6];
 /// Shared memory of theirs beside what launches ask for, with some to spare.
-const STATIC_BYTES: u32 = 2048;
+const STATIC_BYTES: usize = 2048;
 /// The largest head that a block's threads can hold.
 const MAX_HEAD_DIM: usize = 1024;
 /// Rows that one launch moves; see gpu/kv.cu.
@@ -146,8 +146,8 @@ impl Shape {
     /// See gpu/attention_mma.cu.
     fn mma_shared_bytes(&self, tiles: usize) -> usize {
         let (queries, weights) = (self.head_dim * 4 + 32, SPLIT * 4 + 32);
-        let page = (THREADS as usize / 32) * PAGE_TOKENS * size_of::<f32>();
-        let of_row = self.group().next_multiple_of(8) * (queries + weights + page);
+        let runs = SPLIT * size_of::<f32>();
+        let of_row = self.group().next_multiple_of(8) * (queries + weights + runs);
         let of_tiles = tiles * 8 * queries.max(weights);
         of_row.max(of_tiles)
     }
@@ -161,7 +161,7 @@ impl Shape {
                 self.num_kv_heads as u32,
                 1,
             ],
-            threads: THREADS,
+            threads: if tiles < 5 { 256 } else { 128 },
             shared_bytes: self.mma_shared_bytes(tiles) as u32,
         }
     }
@@ -239,9 +239,11 @@ impl GpuDevice {
     /// where a group does not fit. `longest`: rows of the longest segment, which alone can share.
     fn tiles(&self, shape: &Shape, args: &AttendArgs, longest: usize) -> Option<usize> {
         let rows = (args.end_row - args.first_row) as usize;
-        let shared = self.facts().shared_bytes_per_block - STATIC_BYTES;
+        let shared = self.facts().shared_bytes_per_block as usize;
+        // Two blocks at a time, so that one computes while the other waits.
         let fits = |&tiles: &usize| {
-            shape.tile_rows(tiles) > 0 && shape.mma_shared_bytes(tiles) <= shared as usize
+            shape.tile_rows(tiles) > 0
+                && 2 * (shape.mma_shared_bytes(tiles) + STATIC_BYTES) <= shared
         };
         let blocks = |tiles| {
             rows.div_ceil(shape.tile_rows(tiles)) * shape.num_kv_heads * args.num_splits as usize

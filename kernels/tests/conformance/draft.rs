@@ -337,3 +337,28 @@ fn windows_over_trees_are_those_over_their_paths() {
         }
     }
 }
+
+/// GPUs know angles in turns, exact at any position; the CPU's are products in f32, good for some thousands of positions.
+#[test]
+fn rotations_at_late_positions_are_exact_on_gpus() {
+    let mut noise = Noise(73);
+    let model = model(&mut noise);
+    let (len, first) = (64, 262_000);
+    let context = rows(&model, len, &mut noise);
+    let block = rows(&model, BLOCK, &mut noise);
+    let mut past = Past::starting_at(first);
+    model.commit(&mut past, &context);
+    let want = model.block(&past, None, &block);
+    let devices = devices();
+    for device in devices.iter().filter(|d| !d.name().starts_with("cpu")) {
+        let mut layer = Layer::new(&**device, &model, KvType::F32);
+        layer.append(0, 0, first, &context);
+        let got = layer.blocks(&[(0, len, first)], &block, Visibility::All, None);
+        let error = relative_error(&got, &want);
+        assert!(
+            error < tolerance(KvType::F32),
+            "{}: {error:e}",
+            device.name()
+        );
+    }
+}

@@ -66,7 +66,7 @@ DEVICE void multiply(float (&sums)[N][TILES][4], const u32 (&words)[4][N], const
     }
 #pragma unroll
     for (u32 n = 0; n < TILES; n++) {
-        if (n >= tiles) break;
+        if (n >= tiles) continue;
         Vec2u high_b = load_pair(columns + n * 8 * pitch), low_b = load_pair(columns + n * 8 * pitch + low);
 #pragma unroll
         for (u32 i = 0; i < N; i++) mma_f16(sums[i][n], a[i], high_b.x, high_b.y);
@@ -192,7 +192,7 @@ DEVICE void store_scores(const float (&sums)[KEY_TILES][TILES][4], u8* scores, u
     u32 g = lane_index() / 4, t = lane_index() % 4;
 #pragma unroll
     for (u32 n = 0; n < TILES; n++) {
-        if (n >= tiles) break;
+        if (n >= tiles) continue;
 #pragma unroll
         for (u32 c = 0; c < 2; c++) {
             Vec4f* to = reinterpret_cast<Vec4f*>(scores + (n * 8 + t * 2 + c) * pitch + g * KEY_TILES * 8);

@@ -41,6 +41,7 @@ fn sources() -> Vec<driver::Source> {
     [
         attention::sources(),
         bandwidth::sources(),
+        delta_net::sources(),
         rows::sources(),
         top_k::sources(),
     ]

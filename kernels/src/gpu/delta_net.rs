@@ -100,6 +100,21 @@ fn ptr(buffer: &Buffer) -> DevicePtr {
     buffer.on_gpu().memory.ptr()
 }
 
+/// All that this module launches, for the shapes of the published models; see [`crate::gpu::sources`].
+pub(super) fn sources() -> Vec<Source> {
+    [16, 32, 48]
+        .map(|num_v_heads| {
+            source(&DeltaNetShape {
+                num_k_heads: 16,
+                num_v_heads,
+                k_dim: 128,
+                v_dim: 128,
+                conv_taps: 4,
+            })
+        })
+        .into()
+}
+
 fn source(shape: &DeltaNetShape) -> Source {
     let define = |name, value: usize| (name, value.to_string());
     Source {
@@ -178,7 +193,7 @@ impl GpuDevice {
         };
         let walk = WalkArgs {
             out: norm.out,
-            ..self.prepare(&inputs, &staged)?
+            ..self.prepare_delta(&inputs, &staged)?
         };
         let segments = &staged.host().segments;
         if self.walks_heads(&shape, segments) {
@@ -210,12 +225,16 @@ impl GpuDevice {
             dt_bias: args.dt_bias,
             state: args.state,
         };
-        let walk = self.prepare(&inputs, &staged)?;
+        let walk = self.prepare_delta(&inputs, &staged)?;
         self.walk(&inputs, &staged.host().segments, &walk)
     }
 
     /// Prepares the rows of the tables and says how they are walked, without answers.
-    fn prepare(&self, inputs: &Inputs<'_>, staged: &Staged<'_>) -> Result<WalkArgs, DeviceError> {
+    fn prepare_delta(
+        &self,
+        inputs: &Inputs<'_>,
+        staged: &Staged<'_>,
+    ) -> Result<WalkArgs, DeviceError> {
         let shape = &inputs.shape;
         inputs.check(staged.host())?;
         let num_rows = staged.host().rows.len();

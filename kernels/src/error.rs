@@ -73,12 +73,6 @@ pub enum DeviceError {
         /// How many there are.
         there: usize,
     },
-    /// A device of a kind that this program was not built for.
-    #[error("{name}: HIP devices are not in this build yet, only cpu and cuda:N")]
-    NotBuilt {
-        /// The device asked for.
-        name: String,
-    },
     /// A GPU's runtime refused or failed.
     #[error("{what}")]
     Driver {

@@ -14,6 +14,7 @@ mod delta_net;
 mod device;
 mod driver;
 mod emulation;
+mod hip;
 mod image_cache;
 mod linear;
 mod matrix;

@@ -17,6 +17,7 @@ use crate::error::DeviceError;
 use crate::gpu::cuda::Cuda;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
+use crate::gpu::hip::HipDriver;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
@@ -81,6 +82,14 @@ impl GpuDevice {
     /// No driver, no such device, or the driver's own.
     pub fn cuda(ordinal: usize) -> Result<Self, DeviceError> {
         Self::new(Arc::new(Cuda::open(ordinal)?))
+    }
+
+    /// AMD's GPU number `ordinal`, of those that this process sees. Never tested on hardware.
+    ///
+    /// # Errors
+    /// No runtime, no such device, one that kernels are not written for, or the runtime's own.
+    pub fn hip(ordinal: usize) -> Result<Self, DeviceError> {
+        Self::new(Arc::new(HipDriver::open(ordinal)?))
     }
 
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {

@@ -45,6 +45,18 @@ pub(crate) fn nvrtc_folders() -> Vec<PathBuf> {
     folders
 }
 
+/// A library of ROCm by its names: as the system finds it, then in the folders of ROCm.
+pub(crate) fn rocm_libraries(names: &[&str]) -> Vec<PathBuf> {
+    let folders = ["ROCM_PATH", "HIP_PATH"].into_iter().filter_map(named);
+    let folders = folders.chain([PathBuf::from("/opt/rocm")]);
+    let by_name = names.iter().map(PathBuf::from);
+    let in_folders = folders.flat_map(|folder| {
+        let library = |name: &&str| folder.join("lib").join(name);
+        names.iter().map(library).collect::<Vec<_>>()
+    });
+    by_name.chain(in_folders).collect()
+}
+
 /// The folder of compiled kernels, where there can be one.
 pub(crate) fn kernel_cache() -> Option<PathBuf> {
     named(KERNEL_CACHE).or_else(|| {

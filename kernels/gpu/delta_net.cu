@@ -14,9 +14,8 @@ constexpr u32 KEPT_ROWS = TAPS - 1;
 struct Window {
     const float* rows[TAPS];
 };
-DEVICE Window window_of(const Tables& tables, const float* qkv, const float* history, u32 row) {
+DEVICE Window window_of(const Tables& tables, const float* qkv, const float* history, u32 state, u32 row) {
     Window window;
-    u32 state = tables.segments[tables.rows[row].segment].state_index;
     const float* newest = history + ((u64)state * KEPT_ROWS + KEPT_ROWS) * CHANNELS;
 #pragma unroll
     for (u32 tap = TAPS; tap-- > 0;) {
@@ -80,61 +79,76 @@ struct PrepareArgs {
 };
 constexpr u32 PREPARE_WARPS = 4;
 
-template <u32 DIM> DEVICE void prepare_head(const PrepareArgs& args, u32 head, u32 first_channel, u32 first_row) {
-    constexpr u32 VALUES = (DIM + LANES - 1) / LANES;
-    float weights[VALUES][TAPS];
-    u32 lane = lane_index();
+// A lane's channels of a head are `lane`, `lane + 32` and so on.
+template <u32 DIM> struct HeadTaps {
+    float weights[(DIM + LANES - 1) / LANES][TAPS];
+};
+template <u32 DIM> DEVICE void load_taps(HeadTaps<DIM>& to, const float* conv_weight, u32 first_channel) {
 #pragma unroll
-    for (u32 j = 0; j < VALUES; j++) {
-        const float* from = args.conv_weight + (u64)(first_channel + lane + j * LANES) * TAPS;
-        bool inside = DIM % LANES == 0 || lane + j * LANES < DIM;
+    for (u32 j = 0; j < (DIM + LANES - 1) / LANES; j++) {
+        u32 at = lane_index() + j * LANES;
+        const float* from = conv_weight + (u64)(first_channel + at) * TAPS;
+        bool inside = DIM % LANES == 0 || at < DIM;
         if constexpr (TAPS == 4) {
             Vec4f all = inside ? *reinterpret_cast<const Vec4f*>(from) : Vec4f{};
-            weights[j][0] = all.x, weights[j][1] = all.y, weights[j][2] = all.z, weights[j][3] = all.w;
+            to.weights[j][0] = all.x, to.weights[j][1] = all.y, to.weights[j][2] = all.z, to.weights[j][3] = all.w;
         } else {
 #pragma unroll
-            for (u32 tap = 0; tap < TAPS; tap++) weights[j][tap] = inside ? from[tap] : 0.0f;
+            for (u32 tap = 0; tap < TAPS; tap++) to.weights[j][tap] = inside ? from[tap] : 0.0f;
         }
     }
-    u32 end = smaller(first_row + args.rows_per_warp, args.num_rows);
+}
+// A head of a row, of length `length` where that is not 0; by a warp.
+template <u32 DIM>
+DEVICE void prepare_head(const HeadTaps<DIM>& taps, const Window& window, u32 first_channel, float length, float* to) {
+    constexpr u32 VALUES = (DIM + LANES - 1) / LANES;
+    float values[VALUES];
+    float squares = 0.0f;
+#pragma unroll
+    for (u32 j = 0; j < VALUES; j++) {
+        u32 at = lane_index() + j * LANES;
+        bool inside = DIM % LANES == 0 || at < DIM;
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 tap = 0; tap < TAPS; tap++)
+            sum = fused_multiply_add(taps.weights[j][tap], inside ? window.rows[tap][first_channel + at] : 0.0f, sum);
+        values[j] = silu(sum);
+        squares = fused_multiply_add(values[j], values[j], squares);
+    }
+    float factor = 1.0f;
+    if (length != 0.0f) factor = divide(length, square_root(warp_sum(squares) + 1e-6f));
+#pragma unroll
+    for (u32 j = 0; j < VALUES; j++) {
+        u32 at = lane_index() + j * LANES;
+        if (DIM % LANES == 0 || at < DIM) to[at] = values[j] * factor;
+    }
+}
+// Decay and strength of a value head of a row.
+DEVICE Vec2f prepare_gates(const PrepareArgs& args, u32 row, u32 value_head) {
+    u64 gate = (u64)row * HV + value_head;
+    float step = softplus(args.alpha[gate] + args.dt_bias[value_head]);
+    return {exact_exponential(args.a[value_head] * step), sigmoid(args.beta[gate])};
+}
+
+template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u32 first_channel, float length) {
+    HeadTaps<DIM> taps;
+    load_taps(taps, args.conv_weight, first_channel);
+    u32 first_row = block_x() * args.rows_per_warp, end = smaller(first_row + args.rows_per_warp, args.num_rows);
     for (u32 row = first_row; row < end; row++) {
-        if (args.tables.rows[row].segment == NONE) continue;
-        Window window = window_of(args.tables, args.qkv, args.history, row);
-        float values[VALUES];
-        float squares = 0.0f;
-#pragma unroll
-        for (u32 j = 0; j < VALUES; j++) {
-            bool inside = DIM % LANES == 0 || lane + j * LANES < DIM;
-            u32 channel = first_channel + lane + j * LANES;
-            float sum = 0.0f;
-#pragma unroll
-            for (u32 tap = 0; tap < TAPS; tap++)
-                sum = fused_multiply_add(weights[j][tap], inside ? window.rows[tap][channel] : 0.0f, sum);
-            values[j] = silu(sum);
-            squares = fused_multiply_add(values[j], values[j], squares);
-        }
-        float factor = 1.0f;
-        if (head < 2 * HK)
-            factor = divide(head < HK ? args.q_scale : 1.0f, square_root(warp_sum(squares) + 1e-6f));
-#pragma unroll
-        for (u32 j = 0; j < VALUES; j++) {
-            bool inside = DIM % LANES == 0 || lane + j * LANES < DIM;
-            if (inside) args.prepared[(u64)row * CHANNELS + first_channel + lane + j * LANES] = values[j] * factor;
-        }
-        if (head >= 2 * HK && lane == 0) {
-            u32 value_head = head - 2 * HK;
-            u64 gate = (u64)row * HV + value_head;
-            float step = softplus(args.alpha[gate] + args.dt_bias[value_head]);
-            args.gates[gate] = {exact_exponential(args.a[value_head] * step), sigmoid(args.beta[gate])};
-        }
+        u32 segment = args.tables.rows[row].segment;
+        if (segment == NONE) continue;
+        u32 state = args.tables.segments[segment].state_index;
+        Window window = window_of(args.tables, args.qkv, args.history, state, row);
+        prepare_head(taps, window, first_channel, length, args.prepared + (u64)row * CHANNELS + first_channel);
+        if (head >= 2 * HK && lane_index() == 0)
+            args.gates[(u64)row * HV + head - 2 * HK] = prepare_gates(args, row, head - 2 * HK);
     }
 }
 
 KERNEL(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES) {
     u32 head = block_y() * PREPARE_WARPS + warp_index();
-    u32 first_row = block_x() * args.rows_per_warp;
-    if (head < 2 * HK) prepare_head<DK>(args, head, head * DK, first_row);
-    else if (head < HEADS) prepare_head<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, first_row);
+    if (head < 2 * HK) prepare_rows<DK>(args, head, head * DK, head < HK ? args.q_scale : 1.0f);
+    else if (head < HEADS) prepare_rows<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, 0.0f);
 }
 
 // The recurrence. A thread block has a strip of columns (value dims) of a head; a warp has 8 of them, a lane a pair of
@@ -198,9 +212,8 @@ DEVICE void get_state(State& state, const Vec4f* at) {
 // What a step needs, in shared memory.
 template <u32 WARPS> struct Staged {
     Vec4f q[KEYS / 4], k[KEYS / 4], v[WARPS * WARP_COLUMNS / 4];
-    Vec4f step;
-    // Decay and strength.
-    Vec4f gates;
+    // Right after v: the step's words; decay and strength.
+    Vec4f step, gates;
 };
 // As many steps are brought in at a time, each by a warp.
 constexpr u32 STEPS = 4;
@@ -208,11 +221,11 @@ constexpr u32 STEPS = 4;
 // By its values: clang keeps what is copied whole under a condition in memory.
 DEVICE void set(Vec4f& to, Vec4f from) { to.x = from.x, to.y = from.y, to.z = from.z, to.w = from.w; }
 constexpr u32 FETCHES = (DK / 4 + LANES - 1) / LANES;
-// A step on its way there: a lane's share of it.
+constexpr u32 STRIP_LANES = STRIP_WARPS * WARP_COLUMNS / 4;
+// A step on its way to a strip: a lane's share of it. `rest`: v, then the step's words, then decay and strength.
 struct Fetched {
-    Vec4f q[FETCHES], k[FETCHES], v, rest;
+    Vec4f q[FETCHES], k[FETCHES], rest;
 };
-template <u32 WARPS>
 DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const Step& step, u32 head, u32 strip) {
     u32 lane = lane_index();
     const float* row = prepared + (u64)step.row * CHANNELS;
@@ -224,16 +237,16 @@ DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const 
             set(to.q[at], q[at * LANES + lane]);
             set(to.k[at], k[at * LANES + lane]);
         }
-    u32 column = strip * WARPS * WARP_COLUMNS + lane * 4;
-    if (lane < WARPS * WARP_COLUMNS / 4 && (DV % (WARPS * WARP_COLUMNS) == 0 || column < DV))
-        set(to.v, *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column));
+    u32 column = (strip * STRIP_LANES + lane) * 4;
     set(to.rest, {bits_to_f32(step.row), bits_to_f32(step.load), bits_to_f32(step.save), 0.0f});
-    if (lane == 1) {
+    if (lane < STRIP_LANES && (DV / 4 % STRIP_LANES == 0 || column < DV)) {
+        set(to.rest, *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column));
+    } else if (lane == STRIP_LANES + 1) {
         Vec2f pair = gates[(u64)step.row * HV + head];
         set(to.rest, {pair.x, pair.y, 0.0f, 0.0f});
     }
 }
-template <u32 WARPS> DEVICE void put(const Fetched& from, Staged<WARPS>& to) {
+DEVICE void put(const Fetched& from, Staged<STRIP_WARPS>& to) {
     u32 lane = lane_index();
 #pragma unroll
     for (u32 at = 0; at < FETCHES; at++)
@@ -241,8 +254,7 @@ template <u32 WARPS> DEVICE void put(const Fetched& from, Staged<WARPS>& to) {
             set(to.q[at * LANES + lane], from.q[at]);
             set(to.k[at * LANES + lane], from.k[at]);
         }
-    if (lane < WARPS * WARP_COLUMNS / 4) set(to.v[lane], from.v);
-    if (lane < 2) set((&to.step)[lane], from.rest);
+    if (lane < STRIP_LANES + 2) set(to.v[lane], from.rest);
 }
 
 // One row: decay, read by k, write, read by q. Returns the lane's parts of the answers of its columns. Where nothing
@@ -328,7 +340,7 @@ DEVICE u32 spilled_levels(const Segment& segment, u32 shared_levels) {
 DEVICE void move_history(const WalkArgs& args, const Segment& segment, u32 channel) {
     if (channel >= CHANNELS) return;
     u32 last = args.tables.steps[segment.first_step + segment.num_rows - 1].row;
-    Window window = window_of(args.tables, args.qkv, args.history, last);
+    Window window = window_of(args.tables, args.qkv, args.history, segment.state_index, last);
     float values[KEPT_ROWS + 1];
     // All of them before the first is overwritten.
 #pragma unroll
@@ -369,11 +381,10 @@ DEVICE void norm_head(const NormArgs& args, u64 item, const float* answers) {
     }
 }
 
-// BRANCHES: segments may be trees; saved: a block's levels. NORMS: the block has a head.
-template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs& args, const NormArgs* norm, Vec4f* saved) {
-    constexpr u32 BLOCKS = NORMS ? HV : HV * STRIPS;
+// BRANCHES: segments may be trees; saved: a block's levels.
+template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
+    constexpr u32 BLOCKS = HV * STRIPS, WARPS = STRIP_WARPS;
     SHARED Staged<WARPS> staged[2][STEPS];
-    SHARED float answers[STEPS][NORMS ? DV : 1];
     Segment segment = args.tables.segments[block_y()];
     u32 num_rows = segment.num_rows;
     if (num_rows == 0) return;
@@ -381,7 +392,7 @@ template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs&
         if (segment.advance) move_history(args, segment, (block_x() - BLOCKS) * WARPS * LANES + thread_index());
         return;
     }
-    u32 head = NORMS ? block_x() : block_x() / STRIPS, strip = NORMS ? 0 : block_x() % STRIPS;
+    u32 head = block_x() / STRIPS, strip = block_x() % STRIPS;
     u32 warp = warp_index(), lane = lane_index();
     const Step* steps = args.tables.steps + segment.first_step;
     u32 column = (strip * WARPS + warp) * WARP_COLUMNS + lane / 8 * 2;
@@ -389,17 +400,16 @@ template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs&
     float* committed = args.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
     // Where the lane writes answers: to the left column in even lanes, to the right one in odd lanes.
     bool writes = args.out && lane % 8 < 2;
-    float* out = NORMS ? &answers[0][column + lane % 2] : args.out + head * DV + column + lane % 2;
+    float* out = args.out + head * DV + column + lane % 2;
 
-    bool brings = WARPS == STEPS || warp < STEPS;
     Step ahead = {};
-    if (brings && warp < num_rows) ahead = steps[warp];
+    if (warp < num_rows) ahead = steps[warp];
     State state;
     if (active) load_state(state, committed);
     Fetched fetched = {};
-    if (brings && warp < num_rows) fetch<WARPS>(fetched, args.prepared, args.gates, ahead, head, strip);
-    if (brings && STEPS + warp < num_rows) ahead = steps[STEPS + warp];
-    if (DK / 4 + lane < KEYS / 4 && brings)
+    if (warp < num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
+    if (STEPS + warp < num_rows) ahead = steps[STEPS + warp];
+    if (DK / 4 + lane < KEYS / 4)
         for (u32 side = 0; side < 2; side++) {
             staged[side][warp].q[DK / 4 + lane] = {};
             staged[side][warp].k[DK / 4 + lane] = {};
@@ -417,15 +427,15 @@ template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs&
     for (u32 first = 0, side = 0; first < num_rows; first += STEPS, side ^= 1) {
         const Staged<WARPS>* now = staged[side];
         u32 count = smaller(num_rows - first, STEPS);
-        if (brings && warp < count) put(fetched, staged[side][warp]);
+        if (warp < count) put(fetched, staged[side][warp]);
         sync_threads();
-        if (brings && first + STEPS + warp < num_rows)
-            fetch<WARPS>(fetched, args.prepared, args.gates, ahead, head, strip);
-        if (brings && first + 2 * STEPS + warp < num_rows) ahead = steps[first + 2 * STEPS + warp];
+        if (first + STEPS + warp < num_rows)
+            fetch(fetched, args.prepared, args.gates, ahead, head, strip);
+        if (first + 2 * STEPS + warp < num_rows) ahead = steps[first + 2 * STEPS + warp];
         if (active) {
             // Answers are summed up after all steps, beside each other.
             Vec2f parts[STEPS] = {};
-            if (!BRANCHES && !NORMS && count == STEPS) {
+            if (!BRANCHES && count == STEPS) {
 #pragma unroll
                 for (u32 i = 0; i < STEPS; i++) parts[i] = advance<true>(state, now[i]);
             } else {
@@ -455,29 +465,102 @@ template <u32 WARPS, bool BRANCHES, bool NORMS> DEVICE void walk(const WalkArgs&
             if (writes)
 #pragma unroll
                 for (u32 i = 0; i < STEPS; i++)
-                    if (i < count)
-                        out[NORMS ? (u64)i * DV : (u64)f32_to_bits(now[i].step.x) * (HV * DV)] = written[i];
-        }
-        if (NORMS) {
-            sync_threads();
-            if (warp < count) norm_head(*norm, (u64)f32_to_bits(now[warp].step.x) * HV + head, answers[warp]);
+                    if (i < count) out[(u64)f32_to_bits(now[i].step.x) * (HV * DV)] = written[i];
         }
     }
     if (active && segment.advance) store_state(state, committed);
 }
 
 // Segments of rows that each follow the one before.
-KERNEL(delta_walk_chains, WalkArgs, STRIP_THREADS) { walk<STRIP_WARPS, false, false>(args, nullptr, nullptr); }
+KERNEL(delta_walk_chains, WalkArgs, STRIP_THREADS) { walk<false>(args, nullptr); }
 KERNEL(delta_walk_trees, WalkArgs, STRIP_THREADS) {
     DYNAMIC_SHARED(levels);
-    walk<STRIP_WARPS, true, false>(args, nullptr, reinterpret_cast<Vec4f*>(levels));
+    walk<true>(args, reinterpret_cast<Vec4f*>(levels));
 }
-// Short chains, with the norm.
+
+// Short chains from their rows to what is normed, in one kernel; a block has a head of a segment. Value heads that read
+// the same key head read the same history: the last of them to come moves it.
 struct HeadsArgs {
+    PrepareArgs prepare;
     WalkArgs walk;
     NormArgs norm;
+    // [segments, HK], zero before and after.
+    u32* tickets;
 };
-KERNEL(delta_walk_heads, HeadsArgs, HEAD_WARPS * LANES) { walk<HEAD_WARPS, false, true>(args.walk, &args.norm, nullptr); }
+KERNEL(delta_walk_heads, HeadsArgs, HEAD_WARPS * LANES) {
+    SHARED Staged<HEAD_WARPS> staged[STEPS];
+    SHARED float answers[STEPS][DV];
+    SHARED u32 comes_last;
+    const Tables& tables = args.walk.tables;
+    Segment segment = tables.segments[block_y()];
+    u32 num_rows = segment.num_rows;
+    if (num_rows == 0) return;
+    const Step* steps = tables.steps + segment.first_step;
+    u32 head = block_x(), key_head = head % HK, warp = warp_index(), lane = lane_index();
+    u32 column = warp * WARP_COLUMNS + lane / 8 * 2;
+    bool active = DV % (HEAD_WARPS * WARP_COLUMNS) == 0 || column < DV;
+    float* committed = args.walk.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
+    State state;
+    if (active) load_state(state, committed);
+    if (DK / 4 + lane < KEYS / 4 && warp < STEPS) {
+        staged[warp].q[DK / 4 + lane] = {};
+        staged[warp].k[DK / 4 + lane] = {};
+    }
+    u32 q_channel = key_head * DK, k_channel = (HK + key_head) * DK, v_channel = 2 * HK * DK + head * DV;
+
+    for (u32 first = 0; first < num_rows; first += STEPS) {
+        u32 count = smaller(num_rows - first, STEPS);
+        // A warp prepares q, k or v of a row.
+        for (u32 task = warp; task < 3 * STEPS; task += HEAD_WARPS) {
+            u32 i = task % STEPS, part = task / STEPS;
+            if (i >= count) continue;
+            u32 row = steps[first + i].row;
+            if (part < 2) {
+                HeadTaps<DK> taps;
+                u32 channel = part == 0 ? q_channel : k_channel;
+                load_taps(taps, args.prepare.conv_weight, channel);
+                Window window = window_of(tables, args.prepare.qkv, args.prepare.history, segment.state_index, row);
+                float* to = reinterpret_cast<float*>(part == 0 ? staged[i].q : staged[i].k);
+                prepare_head(taps, window, channel, part == 0 ? args.prepare.q_scale : 1.0f, to);
+            } else {
+                HeadTaps<DV> taps;
+                load_taps(taps, args.prepare.conv_weight, v_channel);
+                Window window = window_of(tables, args.prepare.qkv, args.prepare.history, segment.state_index, row);
+                prepare_head(taps, window, v_channel, 0.0f, reinterpret_cast<float*>(staged[i].v));
+                Vec2f gates = prepare_gates(args.prepare, row, head);
+                if (lane == 0) {
+                    staged[i].step.x = bits_to_f32(row);
+                    staged[i].gates.x = gates.x, staged[i].gates.y = gates.y;
+                }
+            }
+        }
+        sync_threads();
+        // What this block needs of the history has been read, and used too, so that nothing is left to be ordered.
+        bool is_done = first + STEPS >= num_rows && segment.advance && thread_index() == 0;
+        u32 came_before = 0;
+        if (is_done) came_before = atomic_add(args.tickets + block_y() * HK + key_head, 1);
+        if (active)
+            for (u32 i = 0; i < count; i++) {
+                float answer = whole(advance<true>(state, staged[i]));
+                if (lane % 8 < 2) answers[i][column + lane % 2] = answer;
+            }
+        if (is_done) comes_last = came_before + 1 == (HV + HK - 1 - key_head) / HK;
+        sync_threads();
+        for (u32 i = warp; i < count; i += HEAD_WARPS)
+            norm_head(args.norm, (u64)f32_to_bits(staged[i].step.x) * HV + head, answers[i]);
+        // The next rows overwrite what this one's norm reads.
+        if (first + STEPS < num_rows) sync_threads();
+    }
+    if (!segment.advance) return;
+    if (active) store_state(state, committed);
+    for (u32 i = thread_index(); i < DV; i += HEAD_WARPS * LANES) move_history(args.walk, segment, v_channel + i);
+    if (!comes_last) return;
+    for (u32 i = thread_index(); i < DK; i += HEAD_WARPS * LANES) {
+        move_history(args.walk, segment, q_channel + i);
+        move_history(args.walk, segment, k_channel + i);
+    }
+    if (thread_index() == 0) args.tickets[block_y() * HK + key_head] = 0;
+}
 
 constexpr u32 NORM_WARPS = 4;
 KERNEL(delta_norm, NormArgs, NORM_WARPS * LANES) {

@@ -78,8 +78,10 @@ struct NormArgs {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct HeadsArgs {
+    prepare: PrepareArgs,
     walk: WalkArgs,
     norm: NormArgs,
+    tickets: DevicePtr,
 }
 
 /// What the recurrence is made from, in a forward pass and in a commit.
@@ -191,15 +193,26 @@ impl GpuDevice {
             dt_bias: args.dt_bias,
             state: args.state,
         };
-        let walk = WalkArgs {
-            out: norm.out,
-            ..self.prepare_delta(&inputs, &staged)?
-        };
+        let (prepare, walk) = self.delta_args(&inputs, &staged)?;
+        let out = norm.out;
+        let walk = WalkArgs { out, ..walk };
         let segments = &staged.host().segments;
         if self.walks_heads(&shape, segments) {
-            return self.walk_heads(&inputs, segments, &HeadsArgs { walk, norm });
+            let tickets = segments.len() * shape.num_k_heads * size_of::<u32>();
+            let args = HeadsArgs {
+                prepare,
+                walk,
+                norm,
+                tickets: self.scratch(Scratch::Tickets, tickets)?,
+            };
+            let launch = Launch {
+                grid: [shape.num_v_heads as u32, segments.len() as u32, 1],
+                threads: head_threads(&shape) as u32,
+                shared_bytes: 0,
+            };
+            return self.launch(&inputs.source, "delta_walk_heads", launch, &args);
         }
-        self.walk(&inputs, segments, &walk)?;
+        self.prepare_and_walk(&inputs, segments, &prepare, &walk)?;
         let launch = Launch {
             grid: [(num_rows * shape.num_v_heads).div_ceil(WARPS) as u32, 1, 1],
             threads: THREADS,
@@ -225,16 +238,16 @@ impl GpuDevice {
             dt_bias: args.dt_bias,
             state: args.state,
         };
-        let walk = self.prepare_delta(&inputs, &staged)?;
-        self.walk(&inputs, &staged.host().segments, &walk)
+        let (prepare, walk) = self.delta_args(&inputs, &staged)?;
+        self.prepare_and_walk(&inputs, &staged.host().segments, &prepare, &walk)
     }
 
-    /// Prepares the rows of the tables and says how they are walked, without answers.
-    fn prepare_delta(
+    /// How the rows of the tables are prepared and walked, without answers.
+    fn delta_args(
         &self,
         inputs: &Inputs<'_>,
         staged: &Staged<'_>,
-    ) -> Result<WalkArgs, DeviceError> {
+    ) -> Result<(PrepareArgs, WalkArgs), DeviceError> {
         let shape = &inputs.shape;
         inputs.check(staged.host())?;
         let num_rows = staged.host().rows.len();
@@ -253,8 +266,6 @@ impl GpuDevice {
         let scratch = self.scratch(Scratch::Recurrence, spill_at + spill_bytes)?;
         let gates = scratch.add(prepared_bytes);
 
-        let rows_per_warp = if num_rows < MANY_ROWS { 1 } else { LONG_RUN };
-        let all_heads = 2 * shape.num_k_heads + heads;
         let prepare = PrepareArgs {
             tables: staged.ptrs,
             qkv: ptr(inputs.qkv),
@@ -267,40 +278,43 @@ impl GpuDevice {
             prepared: scratch,
             gates,
             num_rows: num_rows as u32,
-            rows_per_warp,
+            rows_per_warp: if num_rows < MANY_ROWS { 1 } else { LONG_RUN },
             q_scale: 1.0 / (shape.k_dim as f32).sqrt(),
         };
+        let walk = WalkArgs {
+            tables: staged.ptrs,
+            prepared: scratch,
+            gates,
+            qkv: prepare.qkv,
+            states: ptr(&inputs.state.recurrent),
+            history: prepare.history,
+            out: DevicePtr::NULL,
+            spill: scratch.add(spill_at),
+            shared_levels: room,
+        };
+        Ok((prepare, walk))
+    }
+
+    /// Prepares rows, walks them, and moves the states of segments that advance.
+    fn prepare_and_walk(
+        &self,
+        inputs: &Inputs<'_>,
+        segments: &[SegmentEntry],
+        prepare: &PrepareArgs,
+        walk: &WalkArgs,
+    ) -> Result<(), DeviceError> {
+        let shape = &inputs.shape;
+        let all_heads = 2 * shape.num_k_heads + shape.num_v_heads;
         let launch = Launch {
             grid: [
-                (num_rows as u32).div_ceil(rows_per_warp),
+                prepare.num_rows.div_ceil(prepare.rows_per_warp),
                 all_heads.div_ceil(WARPS) as u32,
                 1,
             ],
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&inputs.source, "delta_prepare", launch, &prepare)?;
-        Ok(WalkArgs {
-            tables: staged.ptrs,
-            prepared: scratch,
-            gates,
-            qkv: ptr(inputs.qkv),
-            states: ptr(&inputs.state.recurrent),
-            history: ptr(&inputs.state.conv),
-            out: DevicePtr::NULL,
-            spill: scratch.add(spill_at),
-            shared_levels: room,
-        })
-    }
-
-    /// Walks rows that are prepared, and moves the states of segments that advance.
-    fn walk(
-        &self,
-        inputs: &Inputs<'_>,
-        segments: &[SegmentEntry],
-        walk: &WalkArgs,
-    ) -> Result<(), DeviceError> {
-        let shape = &inputs.shape;
+        self.launch(&inputs.source, "delta_prepare", launch, prepare)?;
         let moves = segments.iter().any(|segment| segment.advance == 1);
         let history_blocks = match moves {
             true => shape.conv_channels().div_ceil(THREADS as usize),
@@ -324,35 +338,15 @@ impl GpuDevice {
         self.launch(&inputs.source, name, launch, walk)
     }
 
-    /// Whether blocks of whole heads are faster, which need no kernel for the norm: where walks are short and few.
+    /// Whether blocks of whole heads, which do all in one kernel, are faster: where walks are short and few.
     fn walks_heads(&self, shape: &DeltaNetShape, segments: &[SegmentEntry]) -> bool {
         let blocks = segments.len() * shape.num_v_heads;
         head_threads(shape) <= MOST_HEAD_THREADS
+            && shape.num_k_heads <= shape.num_v_heads
             && blocks <= self.facts().multiprocessors as usize
             && segments
                 .iter()
                 .all(|segment| is_chain(segment) && segment.num_rows <= SHORT_WALK)
-    }
-
-    fn walk_heads(
-        &self,
-        inputs: &Inputs<'_>,
-        segments: &[SegmentEntry],
-        args: &HeadsArgs,
-    ) -> Result<(), DeviceError> {
-        let shape = &inputs.shape;
-        let threads = head_threads(shape);
-        let history_blocks = shape.conv_channels().div_ceil(threads);
-        let launch = Launch {
-            grid: [
-                (shape.num_v_heads + history_blocks) as u32,
-                segments.len() as u32,
-                1,
-            ],
-            threads: threads as u32,
-            shared_bytes: 0,
-        };
-        self.launch(&inputs.source, "delta_walk_heads", launch, args)
     }
 
     /// Levels for which there is shared memory when all blocks of a sequence run at once.

@@ -60,12 +60,14 @@ pub(super) enum Scratch {
     Partials,
     /// Prepared rows of a recurrence.
     Recurrence,
+    /// Counters that are zero, and that kernels leave so.
+    Tickets,
     /// Lists of ids or rows.
     Lists,
     /// Results on their way to the host.
     Results,
 }
-const NUM_SCRATCH: usize = 5;
+const NUM_SCRATCH: usize = 6;
 
 impl GpuDevice {
     /// The emulation of a GPU on the host: slow, for tests of the kernels where there is no GPU.
@@ -204,12 +206,16 @@ impl GpuDevice {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At least `bytes` of scratch memory, with unknown contents.
+    /// At least `bytes` of scratch memory, with unknown contents unless they are tickets.
     pub(super) fn scratch(&self, which: Scratch, bytes: usize) -> Result<DevicePtr, DeviceError> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = &mut scratch[which as usize];
         if memory.bytes() < bytes {
-            *memory = DeviceMemory::new(&self.driver, bytes.next_power_of_two())?;
+            let bytes = bytes.next_power_of_two();
+            *memory = match which {
+                Scratch::Tickets => DeviceMemory::zeros(&self.driver, bytes)?,
+                _ => DeviceMemory::new(&self.driver, bytes)?,
+            };
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
         Ok(memory.ptr())

@@ -275,9 +275,16 @@ impl Driver for Cuda {
         let mut module = std::ptr::null_mut();
         // SAFETY: a place for the answer, and machine code, whose own head has its length. It comes from the compiler, or
         // from a file with its checksum.
-        check("cuModuleLoadData", unsafe {
-            sys::cuModuleLoadData(&mut module, image.as_ptr().cast())
-        })?;
+        let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        if !is_ok(result) {
+            // A compiler of a later major version than the driver makes what the driver does not take.
+            let compiler = self.nvrtc().map_or(String::new(), Nvrtc::version);
+            let words = words("cuModuleLoadData", result);
+            let driver = &self.facts.driver_version;
+            return Err(refused(format_args!(
+                "{words} ({compiler}, driver for {driver})"
+            )));
+        }
         let module = Module(module as u64);
         self.state().modules.push(module);
         Ok(module)

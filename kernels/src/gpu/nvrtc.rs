@@ -55,12 +55,13 @@ pub(crate) struct Nvrtc {
 impl Nvrtc {
     /// Finds the library.
     pub(crate) fn load() -> Result<Self, DeviceError> {
+        let is_named = places::nvrtc().is_some();
         let mut last = None;
         for candidate in candidates() {
             match open(&candidate).and_then(Self::from_library) {
                 Ok(nvrtc) => return Ok(nvrtc),
-                // Of a file that is there the reason counts, of names that nobody knows it does not.
-                Err(error) if candidate.is_absolute() && candidate.exists() => {
+                // Of a file that is there or asked for the reason counts, of names that nobody knows it does not.
+                Err(error) if is_named || (candidate.is_absolute() && candidate.exists()) => {
                     last = Some(format!("{}: {error}", candidate.display()));
                 }
                 Err(_) => {}

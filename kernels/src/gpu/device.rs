@@ -132,8 +132,12 @@ impl GpuDevice {
         let function = self.modules.function(source, name, launch.shared_bytes)?;
         // SAFETY: each operation passes its kernel's struct, with addresses of buffers that it checked.
         unsafe {
-            self.driver
-                .launch(function, launch, std::ptr::from_ref(args).cast::<c_void>())
+            self.driver.launch(
+                function,
+                launch,
+                std::ptr::from_ref(args).cast::<c_void>(),
+                size_of::<A>(),
+            )
         };
         Ok(())
     }

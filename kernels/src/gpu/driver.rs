@@ -149,11 +149,17 @@ pub(crate) trait Driver: Send + Sync + fmt::Debug {
         shared_bytes: u32,
     ) -> Result<Function, DeviceError>;
 
-    /// Launches a kernel, whose one argument is the struct at `args`.
+    /// Launches a kernel, whose one argument is the struct of `arg_bytes` at `args`, which is copied.
     ///
     /// # Safety
     /// `args` is what the kernel takes, and what it points to is valid when it runs.
-    unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void);
+    unsafe fn launch(
+        &self,
+        function: Function,
+        launch: Launch,
+        args: *const c_void,
+        arg_bytes: usize,
+    );
 
     /// From here to `end_capture`, what is asked is recorded and not done. False where the runtime has no graphs. Modules
     /// may be loaded meanwhile and memory given back, which is put off.

@@ -6,7 +6,7 @@ use std::env::consts::ARCH;
 use std::ffi::{CStr, c_void};
 use std::io::Write;
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
@@ -44,6 +44,30 @@ struct State {
     libraries: Vec<Library>,
     functions: Vec<(Kernel, Emulate)>,
     sizes: HashMap<u64, Layout>,
+    /// Begin and end of pinned allocations.
+    pinned: Vec<(u64, u64)>,
+    recording: Option<Recording>,
+    graphs: HashMap<u64, Arc<Vec<Asked>>>,
+    num_graphs: u64,
+}
+
+/// What is recorded at present.
+#[derive(Debug, Default)]
+struct Recording {
+    asked: Vec<Asked>,
+    /// What cannot be recorded and was asked for all the same; real runtimes refuse the same.
+    not_recordable: Option<&'static str>,
+    /// Memory given back meanwhile.
+    to_free: Vec<DevicePtr>,
+}
+
+/// What a recording repeats.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// The kernel's struct in words that are aligned as any is.
+    Launch(Function, Launch, Vec<u128>),
+    Copy(u64, u64, usize),
+    Zero(DevicePtr, usize),
 }
 
 impl Emulation {
@@ -64,6 +88,24 @@ impl Emulation {
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it was only recorded: then it is not to be done.
+    fn record(&self, asked: Asked) -> bool {
+        let mut state = self.state();
+        let recording = state.recording.as_mut();
+        recording
+            .map(|recording| recording.asked.push(asked))
+            .is_some()
+    }
+
+    /// Whether there is a recording, which `what` then spoils.
+    fn spoils(&self, what: &'static str) -> bool {
+        let mut state = self.state();
+        let recording = state.recording.as_mut();
+        recording
+            .map(|recording| recording.not_recordable = Some(what))
+            .is_some()
     }
 
     /// Host memory that stands for the device's, full of what no value should be made from.
@@ -109,38 +151,67 @@ impl Driver for Emulation {
     }
 
     unsafe fn free(&self, ptr: DevicePtr) {
+        if let Some(recording) = &mut self.state().recording {
+            recording.to_free.push(ptr);
+            return;
+        }
         self.give_back(ptr.0 as *mut u8);
     }
 
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError> {
-        self.take(bytes)
+        let at = self.take(bytes)?;
+        self.state()
+            .pinned
+            .push((at as u64, at as u64 + bytes as u64));
+        Ok(at)
     }
 
     unsafe fn free_pinned(&self, ptr: *mut u8) {
+        self.state()
+            .pinned
+            .retain(|&(begin, _)| begin != ptr as u64);
         self.give_back(ptr);
     }
 
     unsafe fn copy_to_device(&self, to: DevicePtr, from: *const u8, bytes: usize) {
+        let (begin, end) = (from as u64, from as u64 + bytes as u64);
+        let is_pinned = |&(first, last): &(u64, u64)| first <= begin && end <= last;
+        let is_pinned = self.state().pinned.iter().any(is_pinned);
+        if (is_pinned && self.record(Asked::Copy(to.0, begin, bytes)))
+            || self.spoils("a copy from host memory that is not pinned")
+        {
+            return;
+        }
         // SAFETY: the caller's word.
         unsafe { std::ptr::copy_nonoverlapping(from, to.0 as *mut u8, bytes) };
     }
 
     unsafe fn copy_to_host(&self, to: *mut u8, from: DevicePtr, bytes: usize) {
+        if self.spoils("a copy to the host") {
+            return;
+        }
         // SAFETY: the caller's word.
         unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to, bytes) };
     }
 
     unsafe fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) {
+        if self.record(Asked::Copy(to.0, from.0, bytes)) {
+            return;
+        }
         // SAFETY: the caller's word.
         unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.0 as *mut u8, bytes) };
     }
 
     unsafe fn zero(&self, at: DevicePtr, bytes: usize) {
+        if self.record(Asked::Zero(at, bytes)) {
+            return;
+        }
         // SAFETY: the caller's word.
         unsafe { (at.0 as *mut u8).write_bytes(0, bytes) };
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
+        self.spoils("waiting for the device");
         Ok(())
     }
 
@@ -214,7 +285,22 @@ impl Driver for Emulation {
         Ok(Function(state.functions.len() as u64 - 1))
     }
 
-    unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void) {
+    unsafe fn launch(
+        &self,
+        function: Function,
+        launch: Launch,
+        args: *const c_void,
+        arg_bytes: usize,
+    ) {
+        let mut words = vec![0_u128; arg_bytes.div_ceil(16)];
+        // SAFETY: the caller's word; there is room.
+        unsafe {
+            let to = words.as_mut_ptr().cast::<u8>();
+            std::ptr::copy_nonoverlapping(args.cast::<u8>(), to, arg_bytes);
+        }
+        if self.record(Asked::Launch(function, launch, words)) {
+            return;
+        }
         // Held during the run: a module's fibers and shared memory are its own, once.
         let state = self.state();
         let (kernel, emulate) = state.functions[function.0 as usize];
@@ -231,14 +317,104 @@ impl Driver for Emulation {
     }
 
     fn begin_capture(&self) -> bool {
-        false
+        self.state().recording = Some(Recording::default());
+        true
     }
 
     fn end_capture(&self) -> Result<Graph, DeviceError> {
-        Err(failed("the emulation records no graphs"))
+        let recording = self.state().recording.take();
+        let recording = recording.ok_or_else(|| failed("nothing is recorded"))?;
+        for ptr in recording.to_free {
+            self.give_back(ptr.0 as *mut u8);
+        }
+        if let Some(what) = recording.not_recordable {
+            return Err(failed(format_args!("{what} cannot be recorded")));
+        }
+        let mut state = self.state();
+        state.num_graphs += 1;
+        let graph = Graph(state.num_graphs);
+        state.graphs.insert(graph.0, Arc::new(recording.asked));
+        Ok(graph)
     }
 
-    unsafe fn launch_graph(&self, _: Graph) {}
+    unsafe fn launch_graph(&self, graph: Graph) {
+        let asked = self.state().graphs.get(&graph.0).map(Arc::clone);
+        for asked in asked.iter().flat_map(|asked| asked.iter()) {
+            // SAFETY: the caller's word.
+            unsafe {
+                match asked {
+                    Asked::Launch(function, launch, words) => {
+                        let args = words.as_ptr().cast();
+                        self.launch(*function, *launch, args, size_of_val(&words[..]));
+                    }
+                    Asked::Copy(to, from, bytes) => {
+                        self.copy(DevicePtr(*to), DevicePtr(*from), *bytes);
+                    }
+                    Asked::Zero(at, bytes) => self.zero(*at, *bytes),
+                }
+            }
+        }
+    }
 
-    fn drop_graph(&self, _: Graph) {}
+    fn drop_graph(&self, graph: Graph) {
+        self.state().graphs.remove(&graph.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_is_done_when_it_is_launched_and_as_often_and_not_before() {
+        let driver = Emulation::new();
+        let (a, b) = (driver.allocate(16).unwrap(), driver.allocate(16).unwrap());
+        let pinned = driver.allocate_pinned(16).unwrap();
+        let mut got = [0_u8; 16];
+        // SAFETY: allocations of 16 bytes, given back at the end.
+        unsafe {
+            driver.copy_to_device(b, [1; 16].as_ptr(), 16);
+            assert!(driver.begin_capture());
+            driver.copy_to_device(a, pinned, 16);
+            driver.copy(b, a, 16);
+            driver.zero(a, 8);
+            let graph = driver.end_capture().unwrap();
+            driver.copy_to_host(got.as_mut_ptr(), b, 16);
+            assert_eq!(got, [1; 16]);
+            for byte in [5, 6] {
+                pinned.write_bytes(byte, 16);
+                driver.launch_graph(graph);
+                driver.copy_to_host(got.as_mut_ptr(), b, 16);
+                assert_eq!(got, [byte; 16]);
+            }
+            driver.copy_to_host(got.as_mut_ptr(), a, 16);
+            assert_eq!(got, [0, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 6, 6, 6, 6]);
+            driver.drop_graph(graph);
+            driver.free_pinned(pinned);
+            driver.free(a);
+            driver.free(b);
+        }
+    }
+
+    #[test]
+    fn what_real_runtimes_cannot_record_spoils_the_recording_and_nothing_else() {
+        let driver = Emulation::new();
+        let a = driver.allocate(16).unwrap();
+        let mut got = [0_u8; 16];
+        // SAFETY: an allocation of 16 bytes, given back at the end.
+        unsafe {
+            driver.begin_capture();
+            driver.copy_to_device(a, [1; 16].as_ptr(), 16);
+            let error = driver.end_capture().unwrap_err().to_string();
+            assert!(error.contains("not pinned"), "{error}");
+            driver.begin_capture();
+            driver.copy_to_host(got.as_mut_ptr(), a, 16);
+            let error = driver.end_capture().unwrap_err().to_string();
+            assert!(error.contains("to the host"), "{error}");
+            driver.copy_to_device(a, [2; 16].as_ptr(), 16);
+            driver.copy_to_host(got.as_mut_ptr(), a, 16);
+            driver.free(a);
+        }
+        assert_eq!(got, [2; 16]);
+    }
 }

@@ -190,7 +190,9 @@ impl GpuDevice {
             return Ok(());
         };
         let moves = self.moves.load(Ordering::Relaxed);
-        match self.steps().next(&shape, moves) {
+        // Not in the match, which would hold the lock to its end.
+        let next = self.steps().next(&shape, moves);
+        match next {
             Next::Run => work(),
             Next::Record if self.driver.begin_capture() => {
                 work();

@@ -344,7 +344,7 @@ impl Driver for HipDriver {
         Ok(Function(function as u64))
     }
 
-    unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void) {
+    unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void, _: usize) {
         if !self.is_usable() {
             return;
         }

@@ -65,7 +65,14 @@ fn add(driver: &HipDriver, at: DevicePtr, count: usize, value: u32, threads: u32
     let count = u32::try_from(count).unwrap();
     let args = Args { at, count, value };
     // SAFETY: the kernel's struct, with memory of that size.
-    unsafe { driver.launch(function, launch(threads), (&raw const args).cast()) };
+    unsafe {
+        driver.launch(
+            function,
+            launch(threads),
+            (&raw const args).cast(),
+            size_of_val(&args),
+        )
+    };
 }
 
 fn bytes(seed: u8, len: usize) -> Vec<u8> {

@@ -118,7 +118,7 @@ impl Graph {
                     }),
                     rope: RopeArgs {
                         style: RopeStyle::Neox,
-                        inv_freq: inv_freq,
+                        inv_freq,
                     },
                     cache: kv_layer(cache, number),
                     segments: std::slice::from_ref(segment),
@@ -192,7 +192,7 @@ impl Graph {
                     }),
                     rope: RopeArgs {
                         style: RopeStyle::Neox,
-                        inv_freq: inv_freq,
+                        inv_freq,
                     },
                     cache: kv_layer(cache, number),
                     segments,

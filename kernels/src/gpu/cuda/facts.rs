@@ -95,7 +95,7 @@ fn uuid(device: CUdevice) -> Result<[u8; 16], DeviceError> {
     check("cuDeviceGetUuid", unsafe {
         sys::cuDeviceGetUuid_v2(&mut uuid, device)
     })?;
-    Ok(uuid.bytes.map(|byte| byte as u8))
+    Ok(uuid.bytes.map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())))
 }
 
 /// Whether kernels on `device` can use memory of `peer`.

@@ -57,9 +57,12 @@ pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<dyn Device>) -
         max_batch_rows: BATCH_ROWS,
         kv_type: args.cache_type,
     };
-    Ok(models::load(file, device, options, &mut |so_far| {
+    let mut model = models::load(file, device, options, &mut |so_far| {
         bar.show(so_far);
-    })?)
+    })?;
+    // No drafts in this process.
+    model.warm_up(0)?;
+    Ok(model)
 }
 
 /// A progress bar over the bytes of a model; goes when all are there.

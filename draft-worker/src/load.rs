@@ -25,7 +25,7 @@ pub(crate) fn load(
         ..DraftOptions::default()
     };
     let model = models::load_draft(draft, target, device.clone(), options, progress);
-    let model = model.with_context(|| {
+    let mut model = model.with_context(|| {
         format!(
             "loading the draft {} for {} with ctx-size {} and parallel {}",
             draft.path().display(),
@@ -34,6 +34,9 @@ pub(crate) fn load(
             config.parallel
         )
     })?;
+    model
+        .warm_up(MAX_TOP_K as usize)
+        .context("the first proposal")?;
     let sizes = model.config();
     let count = |what, size| u32::try_from(size).context(what);
     let capture_layers = sizes.capture_layers.iter();

@@ -56,10 +56,32 @@ constexpr u32 LANES = 32;
 #define CONSTANT_TABLE static __device__ const
 
 #if ON_CUDA
+// A kernel may start before the one before it has ended (sm_90 on), and lets the next one start likewise. Nothing that
+// another kernel of a step writes may be read, and nothing written, before `wait_for_inputs`. Each kernel must call it.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+DEVICE void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Asks for bytes that are read soon, from one thread; 16-byte aligned.
+DEVICE void prefetch(const void* at, u32 bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes)); }
+#else
+DEVICE void let_next_start() {}
+DEVICE void wait_for_inputs() {}
+DEVICE void prefetch(const void*, u32) {}
+#endif
 // A kernel takes one struct by value. `threads`: the block size that it is launched with.
-#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const Args args)
+#define KERNEL_BOUNDED(name, Args, begin, bounds)                                          \
+    DEVICE void name##_body(const Args& args);                                              \
+    extern "C" __global__ void bounds name(const Args args) {                               \
+        let_next_start();                                                                   \
+        begin;                                                                              \
+        name##_body(args);                                                                  \
+    }                                                                                       \
+    DEVICE void name##_body(const Args& args)
+#define KERNEL(name, Args, threads) KERNEL_BOUNDED(name, Args, wait_for_inputs(), __launch_bounds__(threads))
+// One that calls `wait_for_inputs` itself.
+#define KERNEL_AHEAD(name, Args, threads) KERNEL_BOUNDED(name, Args, , __launch_bounds__(threads))
 // One of which a multiprocessor is to hold so many blocks, with all the registers that this leaves.
-#define KERNEL_RESIDENT(name, Args, threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks) name(const Args args)
+#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL_BOUNDED(name, Args, wait_for_inputs(), __launch_bounds__(threads, blocks))
 DEVICE u32 thread_index() { return threadIdx.x; }
 DEVICE u32 block_threads() { return blockDim.x; }
 DEVICE u32 block_x() { return blockIdx.x; }
@@ -99,6 +121,9 @@ DEVICE void fence_device() { __threadfence(); }
 #else
 #define KERNEL(name, Args, threads) \
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, threads))) name(const Args args)
+#define KERNEL_AHEAD(name, Args, threads) KERNEL(name, Args, threads)
+DEVICE void wait_for_inputs() {}
+DEVICE void prefetch(const void*, u32) {}
 #define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 DEVICE u32 thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 DEVICE u32 block_threads() { return __builtin_amdgcn_workgroup_size_x(); }

@@ -18,6 +18,7 @@
     static void name##_body(const Args& args);                                           \
     extern "C" void name(const void* args) { name##_body(*static_cast<const Args*>(args)); } \
     static void name##_body(const Args& args)
+#define KERNEL_AHEAD(name, Args, threads) KERNEL(name, Args, threads)
 #define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 
 namespace emulation {
@@ -236,6 +237,8 @@ DEVICE u32 block_y() { return emulation::block[1]; }
 DEVICE u32 block_z() { return emulation::block[2]; }
 DEVICE u32 grid_x() { return emulation::grid[0]; }
 DEVICE u32 grid_y() { return emulation::grid[1]; }
+DEVICE void wait_for_inputs() {}
+DEVICE void prefetch(const void*, u32) {}
 DEVICE void sync_threads() {
     emulation::wait(emulation::block_arrived, emulation::block_generation, emulation::block_live);
 }

@@ -352,8 +352,11 @@ template <u32 T> DEVICE void multiply_slice(const MatmulArgs& args, const u8* we
     columns.at = x + block_y() * COLUMN_TILES * columns.stride + (u64)from * BLOCK;
     columns.count = args.num_rows - first_column;
     weights += (u64)from * tile_bytes(T);
+    // Weights are nobody's result: they are on their way before the activations are there.
+    if (lane_index() == 0) prefetch(weights, (to - from) * tile_bytes(T));
     Tile<T> next;
     next.load(weights);
+    wait_for_inputs();
     for (u32 k = from; k < to; k++) {
         Tile<T> tile = next;
         weights += tile_bytes(T);
@@ -377,7 +380,7 @@ template <u32 T> DEVICE void multiply_if(const MatmulArgs& args, u32 type, const
 // Sums of a warp's slices, [column tile][4][lane].
 constexpr u32 SLOT = COLUMN_TILES * 4 * LANES;
 
-KERNEL(matmul, MatmulArgs, THREADS) {
+KERNEL_AHEAD(matmul, MatmulArgs, THREADS) {
     DYNAMIC_SHARED(shared);
     // Two for each warp: slices that wait for their neighbour.
     float* slots = reinterpret_cast<float*>(shared);
@@ -427,6 +430,7 @@ KERNEL(matmul, MatmulArgs, THREADS) {
                 for (u32 i = 0; i < 4; i++) mine[slot * SLOT + (ct * 4 + i) * LANES] = acc[ct][i];
         }
     }
+    wait_for_inputs();
     sync_threads();
     u32 first_column = block_y() * COLUMN_TILES * COLUMNS;
     for (u32 at = thread_index(); at < BLOCK_ROWS * COLUMN_TILES * COLUMNS; at += THREADS) {

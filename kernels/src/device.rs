@@ -497,6 +497,11 @@ pub trait Device: Send + Sync {
     /// Bytes a second that this device reads from memory, measured now (takes about a second).
     fn read_bandwidth(&self) -> f64;
 
+    /// Whether an operation takes long the first time that it meets a shape, because its kernel is compiled then.
+    fn compiles_kernels(&self) -> bool {
+        false
+    }
+
     /// Bytes that it can still give, where that is known.
     fn free_memory(&self) -> Option<u64>;
 

@@ -28,13 +28,15 @@ pub(crate) fn start_engine(
         .transpose()
         .context("cache-type")?;
     let options = sizes.load_options(kv_type);
-    let model = models::load(file, device.clone(), options, progress).with_context(|| {
+    let mut model = models::load(file, device.clone(), options, progress).with_context(|| {
         format!(
             "loading {} with ctx-size {context_length} and parallel {}",
             file.path().display(),
             config.parallel
         )
     })?;
+    let draft_nodes = sizes.speculation.max_rows();
+    model.warm_up(draft_nodes).context("the first step")?;
     let description = ModelDescription {
         name: name(file),
         architecture: model.config().architecture.name().to_owned(),

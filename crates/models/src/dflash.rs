@@ -33,6 +33,7 @@ use speculative::Proposal;
 
 use crate::dflash::graph::Graph;
 use crate::error::ModelError;
+use crate::memory::WARM_UP_ROWS;
 
 /// Far beyond any context; bounds what a peer can ask for.
 const MAX_POSITION: usize = 1 << 30;
@@ -236,6 +237,31 @@ impl DraftModel {
             });
         }
         Ok(proposals)
+    }
+
+    /// Goes once through what proposals of `top_k` tokens need, where the device compiles its kernels when they are first
+    /// called.
+    ///
+    /// # Errors
+    /// A kernel that does not compile, or what else the device has against it.
+    pub fn warm_up(&mut self, top_k: usize) -> Result<(), ModelError> {
+        if !self.device.compiles_kernels() {
+            return Ok(());
+        }
+        let most = self.max_rows.min(self.context_limit);
+        let sizes = WARM_UP_ROWS.into_iter().chain([most]);
+        for rows in sizes.filter(|rows| *rows <= most) {
+            let sequence = self.create_sequence()?;
+            self.append(sequence, &vec![0.0; rows * self.config.feature_len()])?;
+            let block = DraftBlock {
+                sequence,
+                anchor: 0,
+                depth: self.config.max_depth(),
+            };
+            self.propose(&[block], top_k)?;
+            self.free_sequence(sequence)?;
+        }
+        Ok(())
     }
 
     /// All logits \[B - 1, V\] of one draft block, for tests and probes.

@@ -10,6 +10,9 @@ use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
 use crate::model::{LoadOptions, cache_shape};
 
+/// Rows of steps that kernels of different sizes are made for.
+pub(crate) const WARM_UP_ROWS: [usize; 8] = [1, 8, 9, 17, 25, 33, 49, 65];
+
 /// Rows that the head is applied to at a time: those of a large tree.
 pub(crate) const HEAD_ROWS: usize = 72;
 

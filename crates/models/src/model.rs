@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gguf::GgufFile;
-use kernels::{Device, KvType};
+use kernels::{Device, KvType, PAGE_TOKENS};
 use kv_cache::{Cache, CacheShape, LayerState, SequenceId, Snapshot};
 
-use crate::batch::{Batch, Output};
+use crate::batch::{Batch, BatchSegment, LogitsWanted, Output};
 use crate::decoder::{Commit, Decoder};
 use crate::error::ModelError;
 use crate::hparams::{Architecture, LayerKind, ModelConfig};
-use crate::memory::check_fit;
+use crate::memory::{WARM_UP_ROWS, check_fit};
 use crate::plan::Plan;
 use crate::weights::{LoadProgress, WeightLoader};
 use crate::{dense, qwen35};
@@ -247,6 +247,48 @@ impl Model {
             }
         }
         Ok(output)
+    }
+
+    /// Goes once through the steps that answers with trees of at most `draft_nodes` will need, where the device compiles its
+    /// kernels when they are first called: what is compiled now lets no answer wait.
+    ///
+    /// # Errors
+    /// A kernel that does not compile, or what else the device has against a step.
+    pub fn warm_up(&mut self, draft_nodes: usize) -> Result<(), ModelError> {
+        if !self.device.compiles_kernels() {
+            return Ok(());
+        }
+        let room = self.cache.num_pages() * PAGE_TOKENS;
+        let most = self
+            .max_batch_rows
+            .min(room)
+            .min(self.config.context_length);
+        // One more row each time than kernels of the size before take.
+        let trees = WARM_UP_ROWS
+            .into_iter()
+            .filter(|rows| *rows <= draft_nodes + 1);
+        let steps = trees.map(|rows| (rows, LogitsWanted::AllBest));
+        let steps = steps.chain([(1, LogitsWanted::Last), (most, LogitsWanted::LastBest)]);
+        for (rows, logits) in steps.filter(|(rows, _)| *rows <= most) {
+            let sequence = self.create_sequence()?;
+            let verifies = logits == LogitsWanted::AllBest;
+            let segment = BatchSegment {
+                sequence,
+                tokens: vec![0; rows],
+                parents: Vec::new(),
+                advance: !verifies,
+                logits,
+            };
+            self.forward(&Batch {
+                segments: vec![segment],
+                capture_layers: Vec::new(),
+            })?;
+            if verifies {
+                self.commit(sequence, &[0])?;
+            }
+            self.free_sequence(sequence)?;
+        }
+        Ok(self.device.finish()?)
     }
 
     /// Outputs of the captured layers of rows of the last batch, \[rows, layers E\], as a draft reads them: what was

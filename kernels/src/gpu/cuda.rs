@@ -26,6 +26,7 @@ pub use report::{CudaDevice, CudaReport};
 #[derive(Debug)]
 pub(crate) struct Cuda {
     facts: DeviceFacts,
+    overlaps_kernels: bool,
     stream: CUstream,
     /// What the compiler is, or why there is none; looked for when first needed.
     nvrtc: OnceLock<Result<Nvrtc, String>>,
@@ -73,6 +74,8 @@ impl Cuda {
         });
         Ok(Self {
             facts,
+            overlaps_kernels: facts::overlaps_kernels(device)?
+                && std::env::var("TANDEM_NO_OVERLAP").is_err(),
             stream,
             nvrtc: OnceLock::new(),
             fault: OnceLock::new(),
@@ -322,18 +325,31 @@ impl Driver for Cuda {
         }
         let [x, y, z] = launch.grid;
         let mut params = [args.cast_mut()];
+        // Kernels wait for what they read themselves: `wait_for_inputs` of gpu/arch.h.
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.stream,
+            attrs: &mut overlap,
+            numAttrs: u32::from(self.overlaps_kernels),
+        };
         // SAFETY: the caller's word; the driver copies the struct before it returns.
         let result = unsafe {
-            sys::cuLaunchKernel(
+            sys::cuLaunchKernelEx(
+                &config,
                 function.0 as sys::CUfunction,
-                x,
-                y,
-                z,
-                launch.threads,
-                1,
-                1,
-                launch.shared_bytes,
-                self.stream,
                 params.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

@@ -268,6 +268,10 @@ impl Device for GpuDevice {
         speed
     }
 
+    fn compiles_kernels(&self) -> bool {
+        true
+    }
+
     fn free_memory(&self) -> Option<u64> {
         self.driver.free_memory().ok()
     }

@@ -81,13 +81,15 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(num_rows: usize) -> Self {
+    fn of(num_rows: usize, is_gated: bool) -> Self {
         let column_tiles = match num_rows.div_ceil(COLUMNS) {
             tiles @ 1..=4 => tiles,
             5..=6 => 6,
             _ => MAX_COLUMN_TILES,
         };
         let (row_tiles, k_warps) = match column_tiles {
+            // Two blocks to a multiprocessor: one begins where the other ends.
+            1 if is_gated => (1, 4),
             1 => (1, 8),
             2..=4 => (2, 4),
             _ => (2, 2),
@@ -169,7 +171,7 @@ impl GpuDevice {
             }
         }
         let activations = self.activate(num_rows, x, cols, norm, types)?;
-        let shape = Shape::of(num_rows);
+        let shape = Shape::of(num_rows, gated);
         let mut args = MatmulArgs {
             jobs: [NO_JOB; MAX_JOBS],
             x: activations,
@@ -231,7 +233,7 @@ impl GpuDevice {
             check("gamma", norm.gamma.len(), cols);
         }
         // Whole thread blocks of columns, so that none reads behind the end.
-        let columns = num_rows.next_multiple_of(COLUMNS * Shape::of(num_rows).column_tiles);
+        let columns = num_rows.next_multiple_of(COLUMNS * Shape::of(num_rows, false).column_tiles);
         let mut bytes = 0;
         let places = [Form::By256, Form::By32, Form::Floats].map(|form| {
             let read =

@@ -38,6 +38,15 @@ pub(super) fn device(ordinal: usize) -> Result<CUdevice, DeviceError> {
     Ok(device)
 }
 
+/// Whether a kernel may start before the one before it has ended, in recordings too: sm_90, and a driver of CUDA 12.4.
+pub(super) fn overlaps_kernels(device: CUdevice) -> Result<bool, DeviceError> {
+    let major = attribute(
+        device,
+        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+    )?;
+    Ok(major >= 9 && init()? >= 12_040)
+}
+
 /// What is known of a device without using it.
 pub(super) fn facts(device: CUdevice) -> Result<DeviceFacts, DeviceError> {
     let major = attribute(

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gguf::GgufFile;
-use kernels::{CpuDevice, Device};
+use kernels::{Device, DeviceName};
 use models::{
     Batch, DraftBlock, DraftFile, DraftModel, DraftOptions, LoadOptions, load, load_draft,
 };
 use serde_json::Value;
 
-use common::chain;
+use common::{chain, device, device_name};
 
 const POSITIONS: usize = 15;
 const TOP_K: usize = 8;
@@ -26,7 +26,7 @@ fn demo(name: &str) -> std::path::PathBuf {
         .join(name)
 }
 
-fn draft(device: &Arc<CpuDevice>) -> DraftModel {
+fn draft(device: &Arc<dyn Device>) -> DraftModel {
     let target = GgufFile::open(demo("demo-target.gguf")).unwrap();
     let file = DraftFile::open(demo("demo-draft.gguf")).unwrap();
     let options = DraftOptions {
@@ -38,7 +38,7 @@ fn draft(device: &Arc<CpuDevice>) -> DraftModel {
 }
 
 /// Features [positions, taps E] of tokens.
-fn features(device: &Arc<CpuDevice>, tokens: &[u32], layers: &[usize]) -> Vec<f32> {
+fn features(device: &Arc<dyn Device>, tokens: &[u32], layers: &[usize]) -> Vec<f32> {
     let file = GgufFile::open(demo("demo-target.gguf")).unwrap();
     let options = LoadOptions {
         max_tokens: 512,
@@ -69,7 +69,7 @@ const NEAR_TIE: f32 = 1.0;
 
 #[test]
 fn the_demo_draft_proposes_what_the_reference_drafts() {
-    let device = Arc::new(CpuDevice::new(2).unwrap());
+    let device = device(2);
     let mut model = draft(&device);
     let text = std::fs::read(demo("goldens.json")).unwrap();
     let golden: Value = serde_json::from_slice(&text).unwrap();
@@ -134,12 +134,16 @@ fn the_demo_draft_proposes_what_the_reference_drafts() {
 /// Prints what a proposal costs: `cargo test --release -p models --test dflash_demo -- --nocapture cost`.
 #[test]
 fn the_cost_of_a_proposal_is_printed() {
-    for threads in [1, 0] {
-        print_cost(&Arc::new(CpuDevice::new(threads).unwrap()));
+    let threads: &[usize] = match device_name() {
+        DeviceName::Cpu => &[1, 0],
+        _ => &[0],
+    };
+    for &threads in threads {
+        print_cost(&device(threads));
     }
 }
 
-fn print_cost(device: &Arc<CpuDevice>) {
+fn print_cost(device: &Arc<dyn Device>) {
     let mut model = draft(device);
     let row_len = model.config().feature_len();
     let id = model.create_sequence().unwrap();

@@ -5,10 +5,7 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use gguf::GgufFile;
-use kernels::CpuDevice;
 use models::{
     Batch, BatchSegment, DraftBlock, DraftModel, KvType, LoadOptions, LogitsWanted, Model,
     SequenceId, load,
@@ -16,7 +13,7 @@ use models::{
 use serde_json::Value;
 use speculative::{DraftTree, TreeOptions, accepted_path};
 
-use common::data;
+use common::{data, device};
 use common::drafts::{OPTIONS, gguf_draft, path, try_load};
 
 const PAIRS: [(&str, &str); 2] = [
@@ -64,9 +61,8 @@ impl Loop {
             max_batch_rows: 80,
             kv_type: Some(KvType::F32),
         };
-        let device = Arc::new(CpuDevice::new(2).unwrap());
         Self {
-            target: load(&file, device, options, &mut |_| {}).unwrap(),
+            target: load(&file, device(2), options, &mut |_| {}).unwrap(),
             captures: draft.config().capture_layers.clone(),
             draft,
         }

@@ -3,14 +3,12 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use gguf::GgufFile;
-use kernels::CpuDevice;
 use models::{DraftFile, DraftModel, DraftOptions, KvType, ModelError, load_draft};
 use safetensors::SafeTensors;
 
-use super::data;
+use super::{data, device};
 
 /// Target (only its keys, embedding and head) and name of each golden draft.
 pub const DRAFTS: [(&str, &str); 2] = [
@@ -45,8 +43,7 @@ pub fn try_load(
     target: &GgufFile,
     options: DraftOptions,
 ) -> Result<DraftModel, ModelError> {
-    let device = Arc::new(CpuDevice::new(2).unwrap());
-    load_draft(draft, target, device, options, &mut |_| {})
+    load_draft(draft, target, device(2), options, &mut |_| {})
 }
 
 /// Inputs and outputs of three calls of the reference.

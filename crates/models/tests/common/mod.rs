@@ -9,7 +9,7 @@ pub mod rewritten_draft;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kernels::{CpuDevice, KvType};
+use kernels::{Device, DeviceName, KvType, open_device};
 use models::{Batch, BatchSegment, LoadOptions, LogitsWanted, Model, SequenceId, load_path};
 
 pub const OPTIONS: LoadOptions = LoadOptions {
@@ -23,12 +23,42 @@ pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
+/// Variable that names the device that tests of models compute on: `cpu` unless it says `emulated` (kernels for GPUs, run on
+/// the host; slow), `cuda:0` or the like.
+const DEVICE: &str = "TANDEM_TEST_DEVICE";
+
+pub fn device_name() -> DeviceName {
+    let name = std::env::var(DEVICE).unwrap_or_default();
+    let name = Some(name).filter(|name| !name.is_empty());
+    name.map_or_else(DeviceName::default, |name| {
+        name.parse()
+            .unwrap_or_else(|error| panic!("{DEVICE}: {error}"))
+    })
+}
+
+/// The device that tests compute on; `threads`: the CPU's.
+pub fn device(threads: usize) -> Arc<dyn Device> {
+    open_device(device_name(), threads).unwrap_or_else(|error| panic!("{DEVICE}: {error}"))
+}
+
+/// The GPU that tests of GPUs compute on: the one asked for, or the emulation.
+pub fn gpu() -> Arc<dyn Device> {
+    let name = match device_name() {
+        DeviceName::Cpu => DeviceName::Emulated,
+        gpu => gpu,
+    };
+    open_device(name, 0).unwrap_or_else(|error| panic!("{DEVICE}: {error}"))
+}
+
 pub fn open(path: impl AsRef<Path>) -> Model {
     open_with(path, KvType::F32)
 }
 
 pub fn open_with(path: impl AsRef<Path>, kv_type: KvType) -> Model {
-    let device = Arc::new(CpuDevice::new(2).unwrap());
+    open_on(device(2), path, kv_type)
+}
+
+pub fn open_on(device: Arc<dyn Device>, path: impl AsRef<Path>, kv_type: KvType) -> Model {
     let options = LoadOptions {
         kv_type: Some(kv_type),
         ..OPTIONS

@@ -203,6 +203,10 @@ impl Decoder {
             row_len,
         } = &mut self.features;
         let mut values = vec![0.0; rows.len() * *row_len];
+        if values.is_empty() {
+            // Where nothing was ever captured, the buffers are not the device's.
+            return values;
+        }
         let is_run = rows.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         match rows.first() {
             Some(first) if is_run => device.read(all, first * *row_len, &mut values),

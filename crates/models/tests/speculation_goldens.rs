@@ -13,8 +13,8 @@ use models::{
 use serde_json::Value;
 use speculative::{DraftTree, TreeOptions, accepted_path};
 
-use common::{data, device};
 use common::drafts::{OPTIONS, gguf_draft, path, try_load};
+use common::{data, device};
 
 const PAIRS: [(&str, &str); 2] = [
     ("qwen3-nano-BF16.gguf", "dflash-qwen3-nano"),

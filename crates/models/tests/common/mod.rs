@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 pub mod drafts;
+pub mod golden;
 pub mod naive_draft;
 pub mod rewritten_draft;
+pub mod watched;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

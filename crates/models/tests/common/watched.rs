@@ -1,0 +1,132 @@
+//! A device whose steps are counted, and which can be kept from repeating recordings of them.
+
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kernels::{
+    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
+    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs,
+    TopKArgs,
+};
+
+pub struct Watched {
+    inner: Arc<dyn Device>,
+    /// Steps may be recorded and repeated; otherwise the device does not learn that there are steps.
+    repeats: bool,
+    steps: AtomicUsize,
+    /// Steps whose operations were called.
+    called: AtomicUsize,
+}
+
+impl Watched {
+    pub fn new(inner: Arc<dyn Device>, repeats: bool) -> Self {
+        Self {
+            inner,
+            repeats,
+            steps: AtomicUsize::new(0),
+            called: AtomicUsize::new(0),
+        }
+    }
+
+    /// Steps that a recording did the work of.
+    pub fn repeated(&self) -> usize {
+        self.steps.load(Ordering::Relaxed) - self.called.load(Ordering::Relaxed)
+    }
+}
+
+impl Device for Watched {
+    fn step(&self, step: &Step<'_>, work: &mut dyn FnMut()) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        let mut counted = || {
+            self.called.fetch_add(1, Ordering::Relaxed);
+            work();
+        };
+        if self.repeats {
+            self.inner.step(step, &mut counted);
+        } else {
+            counted();
+        }
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn read_bandwidth(&self) -> f64 {
+        self.inner.read_bandwidth()
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        self.inner.free_memory()
+    }
+
+    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
+        self.inner.load_matrix(source)
+    }
+
+    fn zeros(&self, len: usize) -> Result<Buffer, DeviceError> {
+        self.inner.zeros(len)
+    }
+
+    fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError> {
+        self.inner.kv_zeros(len, kv_type)
+    }
+
+    fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {
+        self.inner.write(buffer, offset, values);
+    }
+
+    fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]) {
+        self.inner.read(buffer, offset, values);
+    }
+
+    fn finish(&self) -> Result<(), DeviceError> {
+        self.inner.finish()
+    }
+
+    fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
+        self.inner.gather_rows(x, row_len, rows, out);
+    }
+
+    fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {
+        self.inner.embed(table, ids, out);
+    }
+
+    fn store_columns(&self, args: StoreColumnsArgs<'_>) {
+        self.inner.store_columns(args);
+    }
+
+    fn linear(&self, args: LinearArgs<'_, '_>) {
+        self.inner.linear(args);
+    }
+
+    fn gated_linear(&self, args: GatedLinearArgs<'_>) {
+        self.inner.gated_linear(args);
+    }
+
+    fn attention(&self, args: AttentionArgs<'_>) {
+        self.inner.attention(args);
+    }
+
+    fn kv_commit(&self, args: KvCommitArgs<'_>) {
+        self.inner.kv_commit(args);
+    }
+
+    fn kv_append(&self, args: KvAppendArgs<'_>) {
+        self.inner.kv_append(args);
+    }
+
+    fn top_k(&self, args: TopKArgs<'_>) {
+        self.inner.top_k(args);
+    }
+
+    fn delta_net(&self, args: DeltaNetArgs<'_>) {
+        self.inner.delta_net(args);
+    }
+
+    fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
+        self.inner.delta_net_commit(args);
+    }
+}

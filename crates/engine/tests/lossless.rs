@@ -6,15 +6,13 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use common::in_process::{InProcess, demo};
-use common::{collect, request, within};
+use common::{collect, device, request, within};
 use engine::{Engine, EngineConfig};
 use generation::{
     GenerateRequest, ModelDescription, SpeculationConfig, SpeculationMode, SpeculationStats, Token,
 };
-use kernels::CpuDevice;
 use models::load_path;
 use sampling::SamplingParams;
 use serde_json::Value;
@@ -81,10 +79,8 @@ impl Pair {
             speculation,
             verify_lossless: false,
         };
-        // One thread: the tests of this file keep the others busy.
-        let device = Arc::new(CpuDevice::new(1).unwrap());
         let options = config.load_options(None);
-        let model = load_path(&self.target, device, options, &mut |_| {}).unwrap();
+        let model = load_path(&self.target, device(), options, &mut |_| {}).unwrap();
         let description = ModelDescription {
             name: "target".to_owned(),
             architecture: "qwen35".to_owned(),

@@ -1,12 +1,14 @@
-//! The CPU device behind a gate that every forward pass goes through.
+//! A device behind a gate that every forward pass goes through.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kernels::{
-    AttentionArgs, Buffer, CpuDevice, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError,
-    GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
-    StoreColumnsArgs, TopKArgs,
+    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
+    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs,
+    TopKArgs,
 };
+
+use super::device;
 
 #[derive(Debug, Default)]
 struct State {
@@ -79,24 +81,28 @@ impl Gate {
     }
 }
 
-/// A CPU device whose forward passes wait at a gate. Embedding is what each of them begins with.
+/// A device whose forward passes wait at a gate.
 pub struct GatedDevice {
-    inner: CpuDevice,
+    inner: Arc<dyn Device>,
     gate: Arc<Gate>,
 }
 
 impl GatedDevice {
     pub fn new(gate: Arc<Gate>) -> Self {
         Self {
-            inner: CpuDevice::new(1).unwrap(),
+            inner: device(),
             gate,
         }
     }
 }
 
 impl Device for GatedDevice {
+    fn step(&self, step: &Step<'_>, work: &mut dyn FnMut()) {
+        self.gate.step(step.tokens.len());
+        self.inner.step(step, work);
+    }
+
     fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {
-        self.gate.step(ids.len());
         self.inner.embed(table, ids, out);
     }
 

@@ -2,12 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Ask, DraftShape, Drafted, Drafter, DrafterError};
 use gguf::GgufFile;
-use kernels::CpuDevice;
 use models::{DraftBlock, DraftFile, DraftModel, DraftOptions, SequenceId, load_draft};
 
 pub fn demo(name: &str) -> PathBuf {
@@ -26,7 +24,6 @@ pub struct InProcess {
 
 impl InProcess {
     pub fn open(draft: &Path, target: &Path, max_sequences: usize) -> Self {
-        let device = Arc::new(CpuDevice::new(1).unwrap());
         let options = DraftOptions {
             max_sequences,
             max_context_tokens: 512,
@@ -34,7 +31,7 @@ impl InProcess {
         };
         let draft = DraftFile::open(draft).unwrap();
         let target = GgufFile::open(target).unwrap();
-        let model = load_draft(&draft, &target, device, options, &mut |_| {}).unwrap();
+        let model = load_draft(&draft, &target, super::device(), options, &mut |_| {}).unwrap();
         Self {
             shape: DraftShape {
                 capture_layers: model.config().capture_layers.clone(),

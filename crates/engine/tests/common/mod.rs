@@ -1,4 +1,4 @@
-//! The demo model on a device that the test can hold between steps.
+//! The demo model on a device that the test can hold between steps, and which device that is.
 
 #![allow(clippy::unwrap_used, dead_code)]
 
@@ -12,6 +12,7 @@ use generation::{
     FinishReason, GenerateError, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token,
     WorkerStats,
 };
+use kernels::{Device, DeviceName, open_device};
 use models::{LoadOptions, Model, load_path};
 use sampling::SamplingParams;
 
@@ -21,8 +22,21 @@ pub mod scripted;
 
 use gated::{Gate, GatedDevice};
 
-/// Longer than anything here takes; a test that waits this long has hung.
-const WATCHDOG: Duration = Duration::from_secs(30);
+/// Longer than anything here takes, a GPU's kernels that are compiled included; a test that waits this long has hung.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Variable that names the device that these tests compute on: `cpu` unless it says `emulated` (kernels for GPUs, run on the
+/// host; slow), `cuda:0` or the like.
+const DEVICE: &str = "TANDEM_TEST_DEVICE";
+
+/// The device that tests compute on. One thread of a CPU: the tests of a file keep the others busy.
+pub fn device() -> Arc<dyn Device> {
+    let name = std::env::var(DEVICE).unwrap_or_default();
+    let name = Some(name).filter(|name| !name.is_empty());
+    let name = name.map_or(Ok(DeviceName::default()), |name| name.parse());
+    name.and_then(|name| open_device(name, 1))
+        .unwrap_or_else(|error| panic!("{DEVICE}: {error}"))
+}
 
 pub const CONFIG: EngineConfig = EngineConfig {
     max_sequences: 4,

@@ -154,6 +154,16 @@ pub(crate) struct BenchArgs {
     /// Decode lengths.
     #[arg(long, value_delimiter = ',', default_value = "128")]
     pub tg: Vec<usize>,
+    /// Tokens of context before those that are decoded, or before the trees of --rows.
+    #[arg(long, value_delimiter = ',', default_value = "0", value_name = "N")]
+    pub depth: Vec<usize>,
+    /// Also measure steps that verify a draft tree, by their rows (1,8,16,23,32,64): the root, a chain of at most 15 tokens and
+    /// leaves beside it. The root and at most four of the chain are committed.
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub rows: Vec<usize>,
+    /// Prompt tokens computed in a step.
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    pub prefill_chunk: usize,
     #[command(flatten)]
     pub draft: DraftArgs,
     /// Ways of decoding to measure beside each other: ar (plain), chain, tree, auto [default with --draft: all].

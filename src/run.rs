@@ -19,8 +19,9 @@ use crate::{session, up};
 /// Feeds accepted tokens in pieces; returns the logits of the last one.
 pub(crate) fn feed(model: &mut Model, sequence: SequenceId, tokens: &[u32]) -> Result<Vec<f32>> {
     let mut logits = Vec::new();
-    let pieces = tokens.len().div_ceil(session::BATCH_ROWS);
-    for (i, piece) in tokens.chunks(session::BATCH_ROWS).enumerate() {
+    let rows = model.max_batch_rows();
+    let pieces = tokens.len().div_ceil(rows);
+    for (i, piece) in tokens.chunks(rows).enumerate() {
         let wanted = if i + 1 == pieces {
             LogitsWanted::Last
         } else {

@@ -50,13 +50,22 @@ pub(crate) fn device(args: &ModelArgs) -> Result<Arc<dyn Device>> {
 
 /// Loads the weights behind a progress bar (on a terminal).
 pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<dyn Device>) -> Result<Model> {
-    let bar = LoadBar::new();
     let options = LoadOptions {
         max_tokens: context_length(file, args.ctx_size),
         max_sequences: 2,
         max_batch_rows: BATCH_ROWS,
         kv_type: args.cache_type,
     };
+    load_with(file, device, options)
+}
+
+/// The same for other sizes.
+pub(crate) fn load_with(
+    file: &GgufFile,
+    device: Arc<dyn Device>,
+    options: LoadOptions,
+) -> Result<Model> {
+    let bar = LoadBar::new();
     let mut model = models::load(file, device, options, &mut |so_far| {
         bar.show(so_far);
     })?;

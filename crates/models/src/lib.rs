@@ -30,6 +30,6 @@ pub use error::ModelError;
 pub use hparams::{Architecture, LayerKind, ModelConfig};
 pub use kernels::{KvType, PAGE_TOKENS};
 pub use kv_cache::{SequenceId, Snapshot};
-pub use memory::{MemoryNeed, memory_need};
+pub use memory::{DecodeTraffic, MemoryNeed, decode_traffic, memory_need};
 pub use model::{LoadOptions, Model, load, load_path};
 pub use weights::LoadProgress;

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gguf::GgufFile;
-use kernels::Device;
+use kernels::{Device, PAGE_TOKENS};
 use kv_cache::CacheShape;
 
 use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
 use crate::model::{LoadOptions, cache_shape};
+use crate::qwen35;
 
 /// Rows of steps that kernels of different sizes are made for.
 pub(crate) const WARM_UP_ROWS: [usize; 8] = [1, 8, 9, 17, 25, 33, 49, 65];
@@ -108,6 +109,44 @@ pub fn memory_need(file: &GgufFile, options: &LoadOptions) -> Result<MemoryNeed,
         &cache_shape(file, &config, options),
         options,
     ))
+}
+
+/// Bytes that a token moves through the device's memory when it is decoded alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeTraffic {
+    /// Weights as the file stores them, but for an embedding that only one row is read of.
+    pub weights: u64,
+    /// Recurrent states, read and written.
+    pub states: u64,
+    /// Keys and values of each token before it.
+    pub kv_per_token: u64,
+}
+
+impl DecodeTraffic {
+    /// Bytes after `depth` tokens.
+    #[must_use]
+    pub fn after(&self, depth: u64) -> u64 {
+        let kv = self.kv_per_token.saturating_mul(depth);
+        self.weights.saturating_add(self.states).saturating_add(kv)
+    }
+}
+
+/// Says what a decoded token moves at least, from which the least time follows that it can take.
+///
+/// # Errors
+/// No graph can be built from the file's keys.
+pub fn decode_traffic(file: &GgufFile, options: &LoadOptions) -> Result<DecodeTraffic, ModelError> {
+    let config = ModelConfig::read(file)?;
+    let shape = cache_shape(file, &config, options);
+    let has_head = file.tensor("output.weight").is_some();
+    let is_read =
+        |name: &str| !(qwen35::ignores(&config, name) || has_head && name == "token_embd.weight");
+    let read = file.tensors().filter(|tensor| is_read(tensor.name));
+    Ok(DecodeTraffic {
+        weights: read.map(|tensor| tensor.data.len() as u64).sum(),
+        states: 2 * shape.bytes(0, 1) as u64,
+        kv_per_token: (shape.bytes(PAGE_TOKENS, 0) / PAGE_TOKENS) as u64,
+    })
 }
 
 fn need(

@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# Is this GPU right, and how fast? One line for each check, then tables. `--help` says more.
+# shellcheck disable=SC2329 # `check` calls functions by their names
+set -uo pipefail
+
+usage() {
+  cat <<'TEXT'
+Usage: deploy/gpu-check.sh [OPTIONS] [TANDEM]
+
+Checks Tandem on a GPU and measures it. Run it from the root of the repository. TANDEM is the program
+[default: target/release/tandem].
+
+  --device NAME      the GPU [default: cuda:0]
+  --tests DIR        also run the test programs in DIR, which deploy/gpu-check-build.sh makes. They look for their data
+                     where the checkout was when they were built: run them from the same path, or make the old path a
+                     link to this checkout.
+  --model FILE       a GGUF file to measure; may be given several times [default: the demo model inside TANDEM]
+  --depth N,N        contexts to decode after [default: 0,4096]
+  --rows N,N         rows of the trees to verify [default: 1,8,16,23,32,64]
+  --prefill-chunk N  prompt tokens computed in a step [default: 512]
+  --no-bench         only the checks
+  --compute-sanitizer
+                     only run the operations' tests under compute-sanitizer, with memcheck and racecheck; wants --tests,
+                     takes some minutes
+  --logs DIR         where outputs go [default: a new folder, named at the end]
+  --help             this text
+
+PASS, FAIL or SKIP begins each check's line; the exit status is 1 where something failed.
+The floor of a decoded token is its bytes (weights, recurrent states, keys and values) by the bandwidth measured in the
+same run; no program can take less. First start: kernels are compiled; second: they are kept from the first one.
+TEXT
+}
+
+stop() {
+  echo "gpu-check: $*" >&2
+  exit 2
+}
+
+device=cuda:0 tests='' models=() depth=0,4096 rows=1,8,16,23,32,64 chunk=512 bench=yes sanitizer='' logs='' tandem=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --help | -h) usage && exit 0 ;;
+    --no-bench) bench='' && shift && continue ;;
+    --compute-sanitizer) sanitizer=yes && shift && continue ;;
+    --device | --tests | --model | --depth | --rows | --prefill-chunk | --logs)
+      [ $# -gt 1 ] || stop "$1 wants a value" ;;
+    -*) stop "unknown option $1; --help lists them" ;;
+    *)
+      [ -z "$tandem" ] || stop "more than one program: $tandem, $1"
+      tandem=$1
+      shift
+      continue
+      ;;
+  esac
+  case $1 in
+    --device) device=$2 ;;
+    --tests) tests=$2 ;;
+    --model) models+=("$2") ;;
+    --depth) depth=$2 ;;
+    --rows) rows=$2 ;;
+    --prefill-chunk) chunk=$2 ;;
+    --logs) logs=$2 ;;
+  esac
+  shift 2
+done
+tandem=${tandem:-target/release/tandem}
+[ -z "$tests" ] || [ -d "$tests" ] || stop "--tests: there is no folder $tests"
+if [ -z "$logs" ]; then
+  logs=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check.XXXXXX") || exit 2
+fi
+mkdir -p "$logs" || exit 2
+scratch=$(mktemp -d) || exit 2
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+
+# now: seconds since some time.
+now() { date +%s.%N; }
+since() { awk -v from="$1" -v to="$(now)" 'BEGIN { printf "%.1f", to - from }'; }
+
+# check NAME COMMAND...: one line, and the end of the output where it failed.
+check() {
+  local name=$1 from log
+  shift
+  log="$logs/${name//[^A-Za-z0-9._-]/-}.log"
+  from=$(now)
+  if "$@" >"$log" 2>&1; then
+    echo "PASS $name ($(since "$from") s)"
+    return 0
+  fi
+  echo "FAIL $name ($(since "$from") s): $log ends with"
+  tail -n 15 "$log" | sed 's/^/     | /'
+  failed=1
+  return 1
+}
+
+if [ -n "$sanitizer" ]; then
+  [ -n "$tests" ] || stop "--compute-sanitizer wants --tests"
+  program=$(command -v compute-sanitizer) ||
+    program=$(ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null) ||
+    stop "there is no compute-sanitizer, in PATH or in ${CUDA_HOME:-/usr/local/cuda}/bin"
+  # The smallest test of each operation that says something: under the sanitizer a kernel takes hundreds of times as long.
+  filters=(
+    rows::
+    top_k::logits_that_are_no_numbers
+    linear::gate_and_up
+    linear::extreme_weights
+    attention::what_a_row_does_not_see
+    attention::a_path_far_from_its_places
+    delta_net::bushy_trees
+    draft::dropped_pages
+  )
+  for tool in memcheck racecheck; do
+    for filter in "${filters[@]}"; do
+      check "$tool $filter" env TANDEM_TEST_DEVICES="$device" timeout 1200 \
+        "$program" --tool "$tool" --error-exitcode 99 "$tests/kernels.conformance" --test-threads=1 "$filter"
+    done
+  done
+  echo "logs: $logs"
+  exit "$failed"
+fi
+
+[ -x "$tandem" ] || stop "there is no program $tandem; build it with: cargo build --release"
+
+# What doctor says of the device, and that it was measured.
+doctor() {
+  "$tandem" doctor >"$logs/doctor.log" 2>&1 || return 1
+  awk -v head="device  $device:" '
+    /^[a-z]/ { ours = index($0, head) == 1 }
+    ours { print; if (/memory reads at/) measured = 1; if (/cannot be used/) broken = 1 }
+    /^cuda/ { print }
+    END { exit !measured || broken }' "$logs/doctor.log"
+}
+check doctor doctor
+sed 's/^/     /' "$logs/doctor.log" | awk -v head="device  $device:" '
+  /^     [a-z]/ { ours = index($0, head) || /^     cuda/ }
+  ours'
+
+# answer DEVICE: ids of a greedy answer of the demo model.
+answer() {
+  "$tandem" run --device "$1" -p 'def fibonacci(n):' -n 64 --json 2>"$scratch/errors" |
+    sed 's/.*"tokens":\(\[[0-9,]*\]\).*/\1/'
+}
+same_answer() {
+  local ours theirs
+  ours=$(answer "$device") theirs=$(answer cpu)
+  cat "$scratch/errors"
+  echo "$device: $ours"
+  echo "cpu: $theirs"
+  [ -n "$ours" ] && [ "$ours" = "$theirs" ]
+}
+check "demo model: the answer of the CPU" same_answer
+
+if [ -n "$tests" ]; then
+  for test in kernels.conformance kernels.kv_types models.goldens models.gpu models.lossless models.dflash_goldens \
+    models.dflash_context models.dflash_dialects models.dflash_demo models.speculation_goldens engine.speculation \
+    engine.lossless; do
+    if [ -x "$tests/$test" ]; then
+      check "$test" env TANDEM_TEST_DEVICES="$device" TANDEM_TEST_DEVICE="$device" "$tests/$test" --nocapture
+    else
+      echo "SKIP $test: not in $tests"
+    fi
+  done
+else
+  echo "SKIP tests: no --tests"
+fi
+
+if [ -n "$bench" ]; then
+  [ ${#models[@]} -gt 0 ] || models=(demo)
+  # start MODEL: seconds from nothing to the second token.
+  start() {
+    local from
+    from=$(now)
+    TANDEM_KERNEL_CACHE="$scratch/kernels" "$tandem" run --device "$device" "$@" -p hi -n 2 --ignore-eos \
+      >/dev/null 2>>"$logs/start.log" || return 1
+    since "$from"
+  }
+  summary="$scratch/summary"
+  for model in "${models[@]}"; do
+    file=()
+    [ "$model" = demo ] || file=(--model "$model")
+    rm -rf "$scratch/kernels"
+    first=$(start "${file[@]}") || first='-'
+    second=$(start "${file[@]}") || second='-'
+    name=$(basename "$model" .gguf)
+    if check "bench $name" "$tandem" bench --device "$device" "${file[@]}" --pp 512,4096 --tg 128 --depth "$depth" \
+      --rows "$rows" --prefill-chunk "$chunk"; then
+      log="$logs/bench-${name//[^A-Za-z0-9._-]/-}.log"
+      sed 's/^/     /' "$log"
+      awk -F '|' -v name="$name" -v first="$first" -v second="$second" '
+        function trimmed(text) { gsub(/^ +| +$/, "", text); return text }
+        /^memory/ { split($0, words, " "); bandwidth = words[2]; floor = words[length(words) - 1] }
+        /^\| tg128/ && !/@/ { decode = trimmed($3); share = trimmed($6) }
+        /^\| tg128 @/ { deep = deep (deep == "" ? "" : ", ") trimmed($3) " (" trimmed($6) ")" }
+        /^\| pp512/ { short = trimmed($3) }
+        /^\| pp4096/ { long = trimmed($3) }
+        END {
+          printf "%s|%s|%s|%.3f|%s|%s|%s|%s|%s|%s|%s\n", name, bandwidth, floor, decode > 0 ? 1000 / decode : 0, decode,
+            share, deep, short, long, first, second
+        }' "$log" >>"$summary"
+    fi
+  done
+  if [ -s "$summary" ]; then
+    echo
+    echo "| model | GB/s read | floor ms | tg128 ms | tg128 tok/s | share | tg128 at depth | pp512 tok/s | pp4096 tok/s | first start s | second |"
+    echo "| --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |"
+    sed 's/^/| /; s/$/ |/; s/|\([^ ]\)/| \1/g; s/\([^ ]\)|/\1 |/g' "$summary"
+  fi
+fi
+echo
+echo "logs: $logs"
+exit "$failed"

@@ -188,14 +188,19 @@ if [ -n "$bench" ]; then
       sed 's/^/     /' "$log"
       awk -F '|' -v name="$name" -v first="$first" -v second="$second" '
         function trimmed(text) { gsub(/^ +| +$/, "", text); return text }
-        /^memory/ { split($0, words, " "); bandwidth = words[2]; floor = words[length(words) - 1] }
+        /^memory/ {
+          bandwidth = floor = $0
+          sub(/^memory +/, "", bandwidth); sub(/ .*/, "", bandwidth)
+          sub(/ ms$/, "", floor); sub(/.* /, "", floor)
+        }
         /^\| tg128/ && !/@/ { decode = trimmed($3); share = trimmed($6) }
         /^\| tg128 @/ { deep = deep (deep == "" ? "" : ", ") trimmed($3) " (" trimmed($6) ")" }
         /^\| pp512/ { short = trimmed($3) }
         /^\| pp4096/ { long = trimmed($3) }
         END {
-          printf "%s|%s|%s|%.3f|%s|%s|%s|%s|%s|%s|%s\n", name, bandwidth, floor, decode > 0 ? 1000 / decode : 0, decode,
-            share, deep, short, long, first, second
+          each = decode ? sprintf("%.3f", 1000 / decode) : "-"
+          printf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", name, bandwidth, floor, each, decode, share, deep, short, long,
+            first, second)
         }' "$log" >>"$summary"
     fi
   done
@@ -203,7 +208,7 @@ if [ -n "$bench" ]; then
     echo
     echo "| model | GB/s read | floor ms | tg128 ms | tg128 tok/s | share | tg128 at depth | pp512 tok/s | pp4096 tok/s | first start s | second |"
     echo "| --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |"
-    sed 's/^/| /; s/$/ |/; s/|\([^ ]\)/| \1/g; s/\([^ ]\)|/\1 |/g' "$summary"
+    cat "$summary"
   fi
 fi
 echo

@@ -76,21 +76,18 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     report.print()
 }
 
-/// Sizes to load the model with: no more tokens than the longest run, or the context asked for.
+/// Sizes to load the model with: room for the context asked for, and for the longest run.
 fn options(args: &BenchArgs, file: &GgufFile) -> LoadOptions {
     let most = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
-    let of_trees = match args.rows.is_empty() {
-        true => 0,
-        false => (WARM_UP + args.repetitions * TREES) * ACCEPTED + most(&args.rows),
+    let trees = WARM_UP + args.repetitions * TREES;
+    let of_trees = match most(&args.rows) {
+        0 => 0,
+        rows => trees * ACCEPTED + rows,
     };
-    let after_depth = most(&args.tg).max(of_trees);
-    let longest = most(&args.pp).max(most(&args.depth) + after_depth);
+    let after_depth = most(&args.depth) + most(&args.tg).max(of_trees);
     let context = context_length(file, args.model.ctx_size);
     LoadOptions {
-        max_tokens: match args.model.ctx_size {
-            0 => context.max(longest),
-            _ => context,
-        },
+        max_tokens: context.max(most(&args.pp)).max(after_depth),
         max_sequences: 2,
         max_batch_rows: args.prefill_chunk.max(most(&args.rows)),
         kv_type: args.model.cache_type,

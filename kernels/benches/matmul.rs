@@ -2,8 +2,9 @@
 //! the median of interleaved rounds, so that other load on the machine falls on all alike.
 //!
 //! With a device in `TANDEM_BENCH_DEVICE`, products of the shapes of models on it instead: time of a call, weights read a
-//! second, and ratio to the call with one row; once for a call each, and once with eight matrices in a call, where the time
-//! that launches take hardly counts. An argument picks shapes that have it in their name.
+//! second, operations a second, and ratio to the call with one row; once for a call each, and once with eight matrices in a
+//! call, where the time that launches take hardly counts. An argument of numbers, `1,24`, tells the rows of the batch; any
+//! other picks shapes that have it in their name.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,12 +85,14 @@ impl Bench {
 
 /// Variable that names the device.
 const DEVICE: &str = "TANDEM_BENCH_DEVICE";
-/// Columns of the table: rows of the batch.
-const ROWS_OF_BATCH: &[usize] = &[1, 8, 16, 24, 32, 64];
+/// Rows of the batch: a step, checks of trees, a piece of a prompt.
+const ROWS_OF_BATCH: &[usize] = &[1, 24, 64, 512];
+/// Of a prompt, only the last row has logits.
+const MOST_LOGITS: usize = 1 << 26;
 /// More than a cache holds; copies of a matrix are read in turn.
 const COLD_BYTES: usize = 256 << 20;
 /// What a figure is measured over, at least.
-const MEASURED: Duration = Duration::from_millis(60);
+const MEASURED: Duration = Duration::from_millis(25);
 /// Type, outputs, inputs, and whether there are two of them, gate and up.
 const SHAPES: &[(DType, usize, usize, bool)] = &[
     (DType::Q5K, 10240, 5120, false),
@@ -176,7 +179,15 @@ impl Turns<'_> {
 
 fn bench_device(device: &dyn Device) {
     println!("{}", device.name());
-    let wanted = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let mut wanted = None;
+    let mut batches = ROWS_OF_BATCH.to_vec();
+    // `cargo bench` passes flags of its own.
+    for arg in std::env::args().skip(1).filter(|a| !a.starts_with('-')) {
+        match arg.split(',').map(str::parse).collect() {
+            Ok(numbers) => batches = numbers,
+            Err(_) => wanted = Some(arg),
+        }
+    }
     for &(dtype, rows, cols, gated) in SHAPES {
         let what = if gated { "gate and up" } else { "" };
         let title = format!("{dtype} {rows} x {cols} {what}");
@@ -195,7 +206,9 @@ fn bench_device(device: &dyn Device) {
             };
             device.load_matrix(source).expect("a matrix that loads")
         };
-        let most = ROWS_OF_BATCH.iter().copied().max().unwrap_or(1);
+        let mut batches = batches.clone();
+        batches.retain(|&batch| batch == 1 || batch * rows <= MOST_LOGITS);
+        let most = batches.iter().copied().max().unwrap_or(1);
         let company = if gated || bytes.len() > COLD_BYTES {
             1
         } else {
@@ -218,15 +231,19 @@ fn bench_device(device: &dyn Device) {
             .map(|&c| turns.seconds(1, &x, c))
             .collect();
         println!("{title}");
-        for &num_rows in ROWS_OF_BATCH {
+        for &num_rows in &batches {
             let figures: Vec<String> = [1, company]
                 .iter()
                 .zip(&of_one)
                 .map(|(&count, one)| {
                     let seconds = turns.seconds(num_rows, &x, count);
                     let giga = 1e-9 * (bytes.len() * pair * count) as f64 / seconds;
+                    let tera = 2e-12 * (rows * cols * pair * count * num_rows) as f64 / seconds;
                     let micros = 1e6 * seconds / count as f64;
-                    format!("{micros:9.1} us {giga:7.0} GB/s {:5.2}", seconds / one)
+                    format!(
+                        "{micros:9.1} us {giga:6.0} GB/s {tera:6.1} TOP/s {:5.2}",
+                        seconds / one
+                    )
                 })
                 .collect();
             println!("{num_rows:>4} rows  {}", figures.join("  in company "));

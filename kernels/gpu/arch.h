@@ -118,6 +118,23 @@ DEVICE u32 load_word(const void* at) {
 }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
 DEVICE void fence_device() { __threadfence(); }
+#if __CUDA_ARCH__ >= 800
+// A place in shared memory to copy to.
+typedef u32 SharedPlace;
+DEVICE SharedPlace shared_place(u8* at) {
+    u64 place;
+    asm("cvta.to.shared.u64 %0, %1;" : "=l"(place) : "l"(at));
+    return (u32)place;
+}
+// 16 bytes from global memory, there when `wait_copies` says so.
+DEVICE void copy_async(SharedPlace to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
+}
+// Closes a group of copies.
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for the thread's groups but the last NEWER.
+template <u32 NEWER> DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(NEWER) : "memory"); }
+#endif
 #else
 #define KERNEL(name, Args, threads) \
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, threads))) name(const Args args)
@@ -197,3 +214,11 @@ DEVICE float warp_max(float x) {
     for (u32 mask = LANES / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
     return x;
 }
+
+#if !ON_CUDA || __CUDA_ARCH__ < 800
+typedef u8* SharedPlace;
+DEVICE SharedPlace shared_place(u8* at) { return at; }
+DEVICE void copy_async(SharedPlace to, const void* from) { *reinterpret_cast<Vec4u*>(to) = *static_cast<const Vec4u*>(from); }
+DEVICE void commit_copies() {}
+template <u32 NEWER> DEVICE void wait_copies() {}
+#endif

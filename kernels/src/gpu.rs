@@ -43,6 +43,7 @@ fn sources() -> Vec<driver::Source> {
         attention::sources(),
         bandwidth::sources(),
         delta_net::sources(),
+        linear::sources(),
         rows::sources(),
         top_k::sources(),
     ]

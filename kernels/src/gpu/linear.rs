@@ -1,4 +1,6 @@
-//! Products with weight matrices: see gpu/activate.cu and gpu/matmul.cu.
+//! Products with weight matrices: see gpu/activate.cu, gpu/matmul.cu and gpu/matmul_wide.cu.
+
+mod wide;
 
 use tensor::DType;
 
@@ -7,12 +9,11 @@ use crate::device::{GatedLinearArgs, LinearArgs, Norm};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
-use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
+use crate::gpu::linear::wide::{Shape, WideArgs};
+use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS, pack_source};
 
 /// Rows of the batch that stand beside each other in a fragment; *columns* of a product.
 const COLUMNS: usize = 8;
-/// Column tiles of a thread block, at most.
-const MAX_COLUMN_TILES: usize = 8;
 /// Matrices of a launch.
 const MAX_JOBS: usize = 8;
 const ACTIVATE_THREADS: u32 = 256;
@@ -70,43 +71,66 @@ struct MatmulArgs {
     accumulate: u32,
 }
 
-/// How a launch of gpu/matmul.cu shares the work among warps. It changes no result.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    column_tiles: usize,
-    /// Row tiles of a thread block, twice as many warps where there are two matrices.
-    row_tiles: usize,
-    /// Warps that share the inputs of a row.
-    k_warps: usize,
-}
-
-impl Shape {
-    fn of(num_rows: usize, is_gated: bool) -> Self {
-        let column_tiles = match num_rows.div_ceil(COLUMNS) {
-            tiles @ 1..=4 => tiles,
-            5..=6 => 6,
-            _ => MAX_COLUMN_TILES,
-        };
-        let (row_tiles, k_warps) = match column_tiles {
-            // Two blocks to a multiprocessor: one begins where the other ends.
-            1 if is_gated => (1, 4),
-            1 => (1, 8),
-            2..=4 => (2, 4),
-            _ => (2, 2),
-        };
-        Self {
-            column_tiles,
-            row_tiles,
-            k_warps,
-        }
-    }
-}
+/// Columns that gpu/matmul.cu multiplies; more are for gpu/matmul_wide.cu.
+const NARROW: usize = COLUMNS;
+/// Slices of the inputs, each of which a warp of gpu/matmul.cu adds up.
+const SLICES: u32 = 8;
 
 /// What is multiplied: a matrix, or a gate and up pair.
 struct Product<'a> {
     weight: &'a GpuMatrix,
     up: Option<&'a GpuMatrix>,
     out: DevicePtr,
+}
+
+fn activate_source() -> Source {
+    Source {
+        name: "activate.cu",
+        text: include_str!("../../gpu/activate.cu"),
+        defines: Vec::new(),
+    }
+}
+
+/// `types`: bit mask of the types in use.
+fn narrow_source(types: u32, gated: bool) -> Source {
+    Source {
+        name: "matmul.cu",
+        text: include_str!("../../gpu/matmul.cu"),
+        defines: vec![
+            ("TYPES", types.to_string()),
+            ("ROW_WARPS", if gated { "2" } else { "1" }.to_owned()),
+            ("GATED", u32::from(gated).to_string()),
+        ],
+    }
+}
+
+/// All that this module and [`crate::gpu::matrix`] launch, with types of published models; see [`crate::gpu::sources`].
+pub(super) fn sources() -> Vec<Source> {
+    let types = |dtypes: &[DType]| dtypes.iter().fold(0, |mask, d| mask | 1 << d.ggml_id());
+    let mut sources = vec![activate_source(), pack_source()];
+    for dtypes in [
+        &[DType::Q4K][..],
+        &[DType::Q4K, DType::Q6K],
+        &[DType::Q5K, DType::Q8_0, DType::F32],
+        &[DType::BF16, DType::F32],
+    ] {
+        sources.extend([false, true].map(|gated| narrow_source(types(dtypes), gated)));
+        sources.extend(wide::sources(types(dtypes)));
+    }
+    // The types that the rest leaves out.
+    let rest = [
+        DType::F16,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q2K,
+        DType::Q3K,
+        DType::Iq4Nl,
+        DType::Iq4Xs,
+    ];
+    sources.push(narrow_source(types(&rest), false));
+    sources
 }
 
 fn check(what: &str, got: usize, expected: usize) {
@@ -170,8 +194,20 @@ impl GpuDevice {
                 types |= 1 << weight.dtype.ggml_id();
             }
         }
-        let activations = self.activate(num_rows, x, cols, norm, types)?;
-        let shape = Shape::of(num_rows, gated);
+        let wide = match num_rows {
+            ..=NARROW => None,
+            _ => {
+                let rows: Vec<usize> = products.iter().map(|p| p.weight.rows).collect();
+                let matrices = if gated { 2 } else { 1 };
+                let shape = Shape::of(num_rows, &rows, cols, matrices, types, self.facts());
+                Some(shape.ok_or_else(|| DeviceError::Driver {
+                    what: "products need more shared memory than a block can have".to_owned(),
+                })?)
+            }
+        };
+        let columns = wide.map_or(COLUMNS, |shape| shape.columns());
+        let activations = self.activate(num_rows, columns, x, cols, norm, types)?;
+        let block_rows = wide.map_or(TILE_ROWS, |shape| shape.block_rows());
         let mut args = MatmulArgs {
             jobs: [NO_JOB; MAX_JOBS],
             x: activations,
@@ -191,38 +227,61 @@ impl GpuDevice {
                 first_block: blocks,
             };
             args.num_jobs += 1;
-            blocks += product.weight.rows.div_ceil(shape.row_tiles * TILE_ROWS) as u32;
+            blocks += product.weight.rows.div_ceil(block_rows) as u32;
         }
-        let row_warps = shape.row_tiles * if gated { 2 } else { 1 };
-        let warps = row_warps * shape.k_warps;
-        let launch = Launch {
-            grid: [
-                blocks,
-                num_rows.div_ceil(shape.column_tiles * COLUMNS) as u32,
-                1,
-            ],
-            threads: 32 * warps as u32,
-            // Two sets of sums for each warp.
-            shared_bytes: (warps * 2 * shape.column_tiles * 4 * 32 * 4) as u32,
-        };
-        let source = Source {
-            name: "matmul.cu",
-            text: include_str!("../../gpu/matmul.cu"),
-            defines: vec![
-                ("TYPES", types.to_string()),
-                ("COLUMN_TILES", shape.column_tiles.to_string()),
-                ("ROW_WARPS", row_warps.to_string()),
-                ("K_WARPS", shape.k_warps.to_string()),
-                ("GATED", u32::from(gated).to_string()),
-            ],
-        };
-        self.launch(&source, "matmul", launch, &args)
+        match wide {
+            Some(shape) => self.launch_wide(&shape, types, blocks, &args),
+            None => {
+                let row_warps = if gated { 2 } else { 1 };
+                let warps = row_warps * SLICES;
+                let launch = Launch {
+                    grid: [blocks, 1, 1],
+                    threads: 32 * warps,
+                    shared_bytes: 0,
+                };
+                self.launch(&narrow_source(types, gated), "matmul", launch, &args)
+            }
+        }
     }
 
-    /// Rows in the forms that products with `types` read, in scratch memory.
+    fn launch_wide(
+        &self,
+        shape: &Shape,
+        types: u32,
+        row_blocks: u32,
+        args: &MatmulArgs,
+    ) -> Result<(), DeviceError> {
+        let units = shape.units(row_blocks as usize);
+        let grid = shape.grid(units, self.facts());
+        let outputs = row_blocks as usize * shape.column_blocks;
+        let args = WideArgs {
+            parts: self.scratch(Scratch::Partials, shape.parts_bytes(outputs, grid))?,
+            tickets: self.scratch(Scratch::Tickets, 4 * outputs)?,
+            jobs: args.jobs,
+            x: args.x,
+            num_jobs: args.num_jobs,
+            cols: args.cols,
+            num_rows: args.num_rows,
+            accumulate: args.accumulate,
+            matrices: shape.matrices as u32,
+            splits: shape.splits as u32,
+            column_blocks: shape.column_blocks as u32,
+            units: units as u32,
+        };
+        let launch = Launch {
+            grid: [grid as u32, 1, 1],
+            threads: shape.threads() as u32,
+            shared_bytes: shape.shared_bytes as u32,
+        };
+        self.launch(&shape.source(types), "matmul_wide", launch, &args)
+    }
+
+    /// Rows in the forms that products with `types` read, in scratch memory; `columns`: how many products read, though
+    /// what they make of more than there are is not used.
     fn activate(
         &self,
         num_rows: usize,
+        columns: usize,
         x: &Buffer,
         cols: usize,
         norm: Option<Norm<'_>>,
@@ -232,8 +291,6 @@ impl GpuDevice {
         if let Some(norm) = norm {
             check("gamma", norm.gamma.len(), cols);
         }
-        // Whole thread blocks of columns, so that none reads behind the end.
-        let columns = num_rows.next_multiple_of(COLUMNS * Shape::of(num_rows, false).column_tiles);
         let mut bytes = 0;
         let places = [Form::By256, Form::By32, Form::Floats].map(|form| {
             let read =
@@ -259,17 +316,12 @@ impl GpuDevice {
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
         };
-        let source = Source {
-            name: "activate.cu",
-            text: include_str!("../../gpu/activate.cu"),
-            defines: Vec::new(),
-        };
         let launch = Launch {
             grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],
             threads: ACTIVATE_THREADS,
             shared_bytes: 0,
         };
-        self.launch(&source, "activate", launch, &args)?;
+        self.launch(&activate_source(), "activate", launch, &args)?;
         Ok(to)
     }
 }

@@ -66,7 +66,7 @@ fn tile_cols(dtype: DType) -> usize {
 }
 
 /// Bytes of a tile: a file's own, but that Q3_K's and IQ4_XS' sub-scales have a byte each.
-const fn tile_bytes(dtype: DType) -> usize {
+pub(super) const fn tile_bytes(dtype: DType) -> usize {
     match dtype {
         DType::F32 => 4096,
         DType::F16 | DType::BF16 => 2048,

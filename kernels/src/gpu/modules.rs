@@ -16,6 +16,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("attention.h", include_str!("../../gpu/attention.h")),
     ("emulation.h", include_str!("../../gpu/emulation.h")),
     ("mma.h", include_str!("../../gpu/mma.h")),
+    ("products.h", include_str!("../../gpu/products.h")),
     ("weights.h", include_str!("../../gpu/weights.h")),
     ("activations.h", include_str!("../../gpu/activations.h")),
 ];

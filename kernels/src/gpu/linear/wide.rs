@@ -1,0 +1,250 @@
+//! How gpu/matmul_wide.cu shares the work among thread blocks. It changes no result.
+
+use tensor::DType;
+
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
+use crate::gpu::linear::{Activations, COLUMNS, Job, MAX_JOBS, SLICES};
+use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
+
+/// Column tiles of a warp that kernels are compiled for.
+const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8];
+/// Column tiles of a thread block.
+const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
+const ROW_WARPS: [usize; 2] = [8, 4];
+const STAGES: [usize; 2] = [3, 2];
+const SPLITS: [usize; 4] = [1, 2, 4, 8];
+/// Threads of a multiprocessor, at 128 registers each.
+const RESIDENT_THREADS: usize = 512;
+/// Shared memory that a block takes besides its own.
+const RESERVED_BYTES: usize = 1280;
+/// Sums of splits, at most: beyond, there is work enough without.
+const MAX_PARTS_BYTES: usize = 64 << 20;
+/// Inputs of a step: see `Stream` in the kernel.
+const STEP_COLS: usize = 256;
+
+/// See gpu/matmul_wide.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct WideArgs {
+    pub jobs: [Job; MAX_JOBS],
+    pub x: Activations,
+    pub parts: DevicePtr,
+    pub tickets: DevicePtr,
+    pub num_jobs: u32,
+    pub cols: u32,
+    pub num_rows: u32,
+    pub accumulate: u32,
+    pub matrices: u32,
+    pub splits: u32,
+    pub column_blocks: u32,
+    pub units: u32,
+}
+
+/// The shape of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Column tiles of a warp.
+    column_tiles: usize,
+    row_warps: usize,
+    column_warps: usize,
+    stages: usize,
+    /// Blocks that a multiprocessor holds at a time.
+    resident: usize,
+    pub splits: usize,
+    pub matrices: usize,
+    pub column_blocks: usize,
+    pub shared_bytes: usize,
+}
+
+/// Bytes that pass through a stage for a row tile and for a column tile, and the inputs that this is.
+fn step_bytes(dtype: DType) -> (usize, usize, usize) {
+    let form = Form::of(dtype);
+    let step = if form == Form::Floats {
+        form.cols()
+    } else {
+        STEP_COLS
+    };
+    let tiles = step / form.cols();
+    (tiles * tile_bytes(dtype), tiles * form.block_bytes(), step)
+}
+
+fn dtypes(types: u32) -> impl Iterator<Item = DType> {
+    DType::ALL
+        .iter()
+        .copied()
+        .filter(move |dtype| types >> dtype.ggml_id() & 1 == 1)
+}
+
+impl Shape {
+    /// The cheapest of those that fit on the device; none where nothing fits. `rows`: of each matrix.
+    pub(super) fn of(
+        num_rows: usize,
+        rows: &[usize],
+        cols: usize,
+        matrices: usize,
+        types: u32,
+        facts: &DeviceFacts,
+    ) -> Option<Self> {
+        let multiprocessors = (facts.multiprocessors as usize).max(1);
+        MAX_COLUMN_TILES.iter().find_map(|&most| {
+            let candidates = ROW_WARPS.iter().flat_map(|&row_warps| {
+                SPLITS.iter().filter_map(move |&splits| {
+                    Self::fitting(num_rows, row_warps, splits, matrices, types, most, facts)
+                })
+            });
+            candidates
+                .filter(|shape| {
+                    let outputs = shape.row_blocks(rows) * shape.column_blocks;
+                    shape.splits == 1 || shape.parts_bytes(outputs, 0) <= MAX_PARTS_BYTES
+                })
+                .min_by_key(|shape| shape.cost(rows, cols, types, multiprocessors))
+        })
+    }
+
+    fn fitting(
+        num_rows: usize,
+        row_warps: usize,
+        splits: usize,
+        matrices: usize,
+        types: u32,
+        most: usize,
+        facts: &DeviceFacts,
+    ) -> Option<Self> {
+        let tiles = num_rows.div_ceil(COLUMNS);
+        let column_blocks = tiles.div_ceil(most);
+        let of_block = tiles.div_ceil(column_blocks);
+        let column_warps = if of_block > 8 { 2 } else { 1 };
+        let of_warp = of_block.div_ceil(column_warps);
+        let column_tiles = *COLUMN_TILES.iter().find(|&&tiles| tiles >= of_warp)?;
+        let threads = row_warps * column_warps * 32;
+        let stage = |dtype| {
+            let (row, column, _) = step_bytes(dtype);
+            row_warps * row + column_warps * column_tiles * column
+        };
+        let stage = dtypes(types).map(stage).max()?;
+        let waiting = if splits < SLICES as usize {
+            column_tiles * threads * 16
+        } else {
+            0
+        };
+        let room = facts.shared_bytes_per_block as usize;
+        let full = RESIDENT_THREADS / threads;
+        let fits = |(resident, stages): &(usize, usize)| {
+            resident * (waiting + stages * stage + RESERVED_BYTES) <= room + 1024
+        };
+        let options = [full.max(1), (full / 2).max(1), 1];
+        let mut options = options
+            .iter()
+            .flat_map(|&r| STAGES.map(|stages| (r, stages)));
+        let (resident, stages) = options.find(fits)?;
+        Some(Self {
+            column_tiles,
+            row_warps,
+            column_warps,
+            stages,
+            resident,
+            splits,
+            matrices,
+            column_blocks,
+            shared_bytes: waiting + stages * stage,
+        })
+    }
+
+    /// What a multiprocessor reads, in bytes: steps, and the time until the first of them is there and the last one's sums
+    /// are away as if it were steps, too.
+    fn cost(&self, rows: &[usize], cols: usize, types: u32, multiprocessors: usize) -> usize {
+        let units =
+            self.units(self.row_blocks(rows)) * if self.splits == 1 { self.matrices } else { 1 };
+        let parts = if self.splits == 1 {
+            0
+        } else {
+            self.column_tiles
+        };
+        let halves = 2 * cols.div_ceil(STEP_COLS) / self.splits + 4 + parts;
+        let bytes = |dtype| {
+            let (row, column, step) = step_bytes(dtype);
+            // Columns come from L2.
+            let columns = self.column_warps * self.column_tiles * column / 2;
+            (self.row_warps * row + columns) * (STEP_COLS / step)
+        };
+        let bytes = dtypes(types).map(bytes).max().unwrap_or(0);
+        units.div_ceil(multiprocessors) * halves * bytes
+    }
+
+    fn row_blocks(&self, rows: &[usize]) -> usize {
+        rows.iter()
+            .map(|rows| rows.div_ceil(self.block_rows()))
+            .sum()
+    }
+
+    /// Rows of a matrix that a block takes.
+    pub(super) fn block_rows(&self) -> usize {
+        self.row_warps * TILE_ROWS
+    }
+
+    /// Columns of all blocks together.
+    pub(super) fn columns(&self) -> usize {
+        self.column_blocks * self.column_warps * self.column_tiles * COLUMNS
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.row_warps * self.column_warps * 32
+    }
+
+    /// Units of work: without splits, both matrices are one.
+    pub(super) fn units(&self, row_blocks: usize) -> usize {
+        let matrices = if self.splits == 1 { 1 } else { self.matrices };
+        row_blocks * self.column_blocks * self.splits * matrices
+    }
+
+    /// Blocks of the launch: without splits, they take units in turn.
+    pub(super) fn grid(&self, units: usize, facts: &DeviceFacts) -> usize {
+        match self.splits {
+            1 => units.min(facts.multiprocessors as usize * self.resident),
+            _ => units,
+        }
+    }
+
+    pub(super) fn parts_bytes(&self, outputs: usize, grid: usize) -> usize {
+        let parts = match self.splits {
+            1 => 3 * grid,
+            _ => outputs * self.splits * self.matrices,
+        };
+        parts * self.column_tiles * self.threads() * 16
+    }
+
+    /// `types`: bit mask of the types in use.
+    pub(super) fn source(&self, types: u32) -> Source {
+        let define = |name, value: usize| (name, value.to_string());
+        Source {
+            name: "matmul_wide.cu",
+            text: include_str!("../../../gpu/matmul_wide.cu"),
+            defines: vec![
+                ("TYPES", types.to_string()),
+                define("COLUMN_TILES", self.column_tiles),
+                define("ROW_WARPS", self.row_warps),
+                define("COLUMN_WARPS", self.column_warps),
+                define("STAGES", self.stages),
+                define("RESIDENT", self.resident),
+            ],
+        }
+    }
+}
+
+/// For a check of a step's tree, a larger one, and a prompt.
+pub(super) fn sources(types: u32) -> Vec<Source> {
+    let shape = |column_tiles, row_warps, column_warps, resident| Shape {
+        column_tiles,
+        row_warps,
+        column_warps,
+        stages: 2,
+        resident,
+        splits: 1,
+        matrices: 1,
+        column_blocks: 1,
+        shared_bytes: 0,
+    };
+    [shape(3, 4, 1, 4), shape(8, 8, 1, 2), shape(8, 8, 2, 1)]
+        .map(|shape| shape.source(types))
+        .into()
+}

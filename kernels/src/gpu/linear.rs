@@ -83,6 +83,22 @@ struct Product<'a> {
     out: DevicePtr,
 }
 
+/// What is multiplied with, and how.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    num_rows: usize,
+    x: &'a Buffer,
+    norm: Option<Norm<'a>>,
+    accumulate: bool,
+}
+
+/// Bit mask of the types of matrices.
+fn types_of(products: &[Product<'_>]) -> u32 {
+    let weights = products.iter().flat_map(|p| [Some(p.weight), p.up]);
+    let ids = weights.flatten().map(|weight| weight.dtype.ggml_id());
+    ids.fold(0, |types, id| types | 1 << id)
+}
+
 fn activate_source() -> Source {
     Source {
         name: "activate.cu",
@@ -152,8 +168,14 @@ impl GpuDevice {
                 out: projection.out.on_gpu().memory.ptr(),
             });
         }
+        let rows = Rows {
+            num_rows: args.num_rows,
+            x: args.x,
+            norm: args.norm,
+            accumulate: args.accumulate,
+        };
         for products in products.chunks(MAX_JOBS) {
-            self.multiply(args.num_rows, args.x, args.norm, products, args.accumulate)?;
+            self.multiply(&rows, products)?;
         }
         Ok(())
     }
@@ -171,50 +193,64 @@ impl GpuDevice {
             up: Some(up),
             out: args.out.on_gpu().memory.ptr(),
         };
-        self.multiply(args.num_rows, args.x, args.norm, &[product], false)
+        let rows = Rows {
+            num_rows: args.num_rows,
+            x: args.x,
+            norm: args.norm,
+            accumulate: false,
+        };
+        self.multiply(&rows, &[product])
     }
 
     /// Products of one kind, with or without a second matrix.
-    fn multiply(
+    fn multiply(&self, rows: &Rows<'_>, products: &[Product<'_>]) -> Result<(), DeviceError> {
+        let Some(first) = products.first().filter(|_| rows.num_rows > 0) else {
+            return Ok(());
+        };
+        if rows.num_rows <= NARROW {
+            return self.multiply_in(None, rows, products);
+        }
+        let heights: Vec<usize> = products.iter().map(|p| p.weight.rows).collect();
+        let matrices = if first.up.is_some() { 2 } else { 1 };
+        let shape = Shape::of(
+            rows.num_rows,
+            &heights,
+            first.weight.cols,
+            matrices,
+            types_of(products),
+            self.facts(),
+        );
+        let shape = shape.ok_or_else(|| DeviceError::Driver {
+            what: "products need more shared memory than a block can have".to_owned(),
+        })?;
+        self.multiply_in(Some(shape), rows, products)
+    }
+
+    /// In a shape of gpu/matmul_wide.cu, or by gpu/matmul.cu.
+    fn multiply_in(
         &self,
-        num_rows: usize,
-        x: &Buffer,
-        norm: Option<Norm<'_>>,
+        wide: Option<Shape>,
+        rows: &Rows<'_>,
         products: &[Product<'_>],
-        accumulate: bool,
     ) -> Result<(), DeviceError> {
-        let Some(first) = products.first().filter(|_| num_rows > 0) else {
+        let Some(first) = products.first() else {
             return Ok(());
         };
         let (cols, gated) = (first.weight.cols, first.up.is_some());
-        let mut types = 0_u32;
         for product in products {
             assert_eq!(product.weight.cols, cols, "projections of one input");
-            for weight in [Some(product.weight), product.up].into_iter().flatten() {
-                types |= 1 << weight.dtype.ggml_id();
-            }
         }
-        let wide = match num_rows {
-            ..=NARROW => None,
-            _ => {
-                let rows: Vec<usize> = products.iter().map(|p| p.weight.rows).collect();
-                let matrices = if gated { 2 } else { 1 };
-                let shape = Shape::of(num_rows, &rows, cols, matrices, types, self.facts());
-                Some(shape.ok_or_else(|| DeviceError::Driver {
-                    what: "products need more shared memory than a block can have".to_owned(),
-                })?)
-            }
-        };
+        let types = types_of(products);
         let columns = wide.map_or(COLUMNS, |shape| shape.columns());
-        let activations = self.activate(num_rows, columns, x, cols, norm, types)?;
+        let activations = self.activate(rows, columns, cols, types)?;
         let block_rows = wide.map_or(TILE_ROWS, |shape| shape.block_rows());
         let mut args = MatmulArgs {
             jobs: [NO_JOB; MAX_JOBS],
             x: activations,
             num_jobs: 0,
             cols: cols as u32,
-            num_rows: num_rows as u32,
-            accumulate: u32::from(accumulate),
+            num_rows: rows.num_rows as u32,
+            accumulate: u32::from(rows.accumulate),
         };
         let mut blocks = 0;
         for product in products.iter().filter(|product| product.weight.rows > 0) {
@@ -280,13 +316,14 @@ impl GpuDevice {
     /// what they make of more than there are is not used.
     fn activate(
         &self,
-        num_rows: usize,
+        rows: &Rows<'_>,
         columns: usize,
-        x: &Buffer,
         cols: usize,
-        norm: Option<Norm<'_>>,
         types: u32,
     ) -> Result<Activations, DeviceError> {
+        let Rows {
+            num_rows, x, norm, ..
+        } = *rows;
         check("x", x.len(), num_rows * cols);
         if let Some(norm) = norm {
             check("gamma", norm.gamma.len(), cols);
@@ -333,6 +370,82 @@ impl Form {
             Self::By256 => 4 * 512 + 256 + 32,
             Self::By32 => 512 + 64 + 64,
             Self::Floats => 3 * 1024,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, MatrixSource};
+
+    const COLS: usize = 2304;
+
+    /// Weights of a type, with scales that are finite.
+    fn matrix(device: &GpuDevice, dtype: DType, rows: usize) -> crate::device::Matrix {
+        let len = rows * dtype.row_bytes(COLS).expect("whole blocks");
+        let bytes: Vec<u8> = (0..len as u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x3b)
+            .collect();
+        let source = MatrixSource {
+            dtype,
+            rows,
+            cols: COLS,
+            bytes: &bytes,
+        };
+        device.load_matrix(source).expect("a matrix")
+    }
+
+    /// However the work is shared, results are those of rows alone, to the bit.
+    #[test]
+    fn no_shape_changes_a_bit() {
+        let device = GpuDevice::emulated().expect("an emulation");
+        for (dtype, up, num_rows) in [
+            (DType::Q4K, None, 67),
+            (DType::Q8_0, Some(DType::Q6K), 19),
+            (DType::BF16, None, 19),
+        ] {
+            let values: Vec<f32> = (0..num_rows * COLS)
+                .map(|i| ((i * 37) % 257) as f32 - 128.0)
+                .collect();
+            let rows = 150;
+            let weight = matrix(&device, dtype, rows);
+            let up = up.map(|dtype| matrix(&device, dtype, rows));
+            let run = |shape: Option<Shape>, first: usize, num_rows: usize| {
+                let mut part = device.zeros(num_rows * COLS).expect("memory");
+                device.write(&mut part, 0, &values[first * COLS..][..num_rows * COLS]);
+                let out = device.zeros(num_rows * rows).expect("memory");
+                let product = Product {
+                    weight: weight.on_gpu(),
+                    up: up.as_ref().map(|up| up.on_gpu()),
+                    out: out.on_gpu().memory.ptr(),
+                };
+                let given = Rows {
+                    num_rows,
+                    x: &part,
+                    norm: None,
+                    accumulate: false,
+                };
+                device
+                    .multiply_in(shape, &given, &[product])
+                    .expect("products");
+                let mut got = vec![0.0; num_rows * rows];
+                device.read(&out, 0, &mut got);
+                got.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let alone: Vec<u32> = (0..num_rows).flat_map(|row| run(None, row, 1)).collect();
+            let types = [Some(dtype), up.as_ref().map(|up| up.on_gpu().dtype)];
+            let types = types
+                .iter()
+                .flatten()
+                .fold(0, |types, d| types | 1 << d.ggml_id());
+            let matrices = if up.is_some() { 2 } else { 1 };
+            for most in [16, 2] {
+                for shape in Shape::all(num_rows, matrices, types, most, device.facts()) {
+                    let got = run(Some(shape), 0, num_rows);
+                    assert!(got == alone, "{dtype}: {shape:?}");
+                }
+            }
         }
     }
 }

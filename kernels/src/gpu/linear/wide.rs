@@ -10,13 +10,20 @@ use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8];
 /// Column tiles of a thread block.
 const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
-const ROW_WARPS: [usize; 2] = [8, 4];
+/// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
+const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
 /// Threads of a multiprocessor, at 128 registers each.
 const RESIDENT_THREADS: usize = 512;
 /// Shared memory that a block takes besides its own.
 const RESERVED_BYTES: usize = 1280;
+/// Of L2 a clock, a multiprocessor's share.
+const SHARE_BYTES: usize = 24;
+/// Until a block's first step is there.
+const FILL_CLOCKS: usize = 1500;
+/// Until the sums of its splits are together.
+const MEET_CLOCKS: usize = 2000;
 /// Sums of splits, at most: beyond, there is work enough without.
 const MAX_PARTS_BYTES: usize = 64 << 20;
 /// Inputs of a step: see `Stream` in the kernel.
@@ -87,17 +94,27 @@ impl Shape {
     ) -> Option<Self> {
         let multiprocessors = (facts.multiprocessors as usize).max(1);
         MAX_COLUMN_TILES.iter().find_map(|&most| {
-            let candidates = ROW_WARPS.iter().flat_map(|&row_warps| {
-                SPLITS.iter().filter_map(move |&splits| {
-                    Self::fitting(num_rows, row_warps, splits, matrices, types, most, facts)
-                })
-            });
-            candidates
+            Self::all(num_rows, matrices, types, most, facts)
                 .filter(|shape| {
                     let outputs = shape.row_blocks(rows) * shape.column_blocks;
                     shape.splits == 1 || shape.parts_bytes(outputs, 0) <= MAX_PARTS_BYTES
                 })
                 .min_by_key(|shape| shape.cost(rows, cols, types, multiprocessors))
+        })
+    }
+
+    /// Those that fit, with at most so many column tiles in a block.
+    pub(super) fn all(
+        num_rows: usize,
+        matrices: usize,
+        types: u32,
+        most: usize,
+        facts: &DeviceFacts,
+    ) -> impl Iterator<Item = Self> {
+        ROW_WARPS.iter().flat_map(move |&row_warps| {
+            SPLITS.iter().filter_map(move |&splits| {
+                Self::fitting(num_rows, row_warps, splits, matrices, types, most, facts)
+            })
         })
     }
 
@@ -117,6 +134,9 @@ impl Shape {
         let of_warp = of_block.div_ceil(column_warps);
         let column_tiles = *COLUMN_TILES.iter().find(|&&tiles| tiles >= of_warp)?;
         let threads = row_warps * column_warps * 32;
+        if threads > RESIDENT_THREADS {
+            return None;
+        }
         let stage = |dtype| {
             let (row, column, _) = step_bytes(dtype);
             row_warps * row + column_warps * column_tiles * column
@@ -150,25 +170,34 @@ impl Shape {
         })
     }
 
-    /// What a multiprocessor reads, in bytes: steps, and the time until the first of them is there and the last one's sums
-    /// are away as if it were steps, too.
+    /// Clocks of the busiest multiprocessor, roughly: its blocks share its issue slots and what it can read; one of few warps
+    /// waits for its own results; and each begins with waiting for memory.
     fn cost(&self, rows: &[usize], cols: usize, types: u32, multiprocessors: usize) -> usize {
-        let units =
-            self.units(self.row_blocks(rows)) * if self.splits == 1 { self.matrices } else { 1 };
-        let parts = if self.splits == 1 {
-            0
-        } else {
-            self.column_tiles
-        };
-        let halves = 2 * cols.div_ceil(STEP_COLS) / self.splits + 4 + parts;
+        let units = self
+            .units(self.row_blocks(rows))
+            .div_ceil(multiprocessors)
+            .max(1);
+        let together = self.resident.min(units);
+        let warps = self.row_warps * self.column_warps;
+        let mut steps = cols.div_ceil(STEP_COLS).div_ceil(self.splits);
+        if self.splits == 1 {
+            steps *= self.matrices;
+        }
+        let instructions = 170 + 95 * self.column_tiles;
         let bytes = |dtype| {
             let (row, column, step) = step_bytes(dtype);
-            // Columns come from L2.
-            let columns = self.column_warps * self.column_tiles * column / 2;
+            let columns = self.column_warps * self.column_tiles * column;
             (self.row_warps * row + columns) * (STEP_COLS / step)
         };
         let bytes = dtypes(types).map(bytes).max().unwrap_or(0);
-        units.div_ceil(multiprocessors) * halves * bytes
+        let step = (together * warps * instructions * 5 / 16)
+            .max(2 * instructions)
+            .max(together * bytes / SHARE_BYTES);
+        let parts = match self.splits {
+            1 => 0,
+            _ => 2 * together * warps * self.column_tiles * 512 / SHARE_BYTES + MEET_CLOCKS,
+        };
+        units.div_ceil(together) * (steps * step + FILL_CLOCKS + parts)
     }
 
     fn row_blocks(&self, rows: &[usize]) -> usize {
@@ -247,4 +276,40 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
     [shape(3, 4, 1, 4), shape(8, 8, 1, 2), shape(8, 8, 2, 1)]
         .map(|shape| shape.source(types))
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(multiprocessors: u32, shared_kib: u32) -> DeviceFacts {
+        DeviceFacts {
+            name: String::new(),
+            arch: String::new(),
+            driver_version: String::new(),
+            multiprocessors,
+            memory_bytes: 0,
+            shared_bytes_per_block: shared_kib << 10,
+            uuid: [0; 16],
+        }
+    }
+
+    /// Every number of rows has a shape on every chip that takes them all and fits.
+    #[test]
+    fn shapes_take_all_rows_and_fit() {
+        for facts in [facts(132, 227), facts(82, 99), facts(40, 64)] {
+            for dtype in DType::ALL {
+                for num_rows in (9..200).chain([512, 4096]) {
+                    let what = format!("{dtype}, {num_rows} rows, {facts:?}");
+                    let shape = Shape::of(num_rows, &[5120], 5120, 1, 1 << dtype.ggml_id(), &facts);
+                    let shape = shape.expect(&what);
+                    assert!(shape.columns() >= num_rows, "{what}: {shape:?}");
+                    assert!(
+                        shape.shared_bytes <= facts.shared_bytes_per_block as usize,
+                        "{what}: {shape:?}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -12,7 +12,8 @@ use crate::model::{LoadOptions, cache_shape};
 use crate::qwen35;
 
 /// Rows of steps that kernels of different sizes are made for.
-pub(crate) const WARM_UP_ROWS: [usize; 8] = [1, 8, 9, 17, 25, 33, 49, 65];
+pub(crate) const WARM_UP_ROWS: [usize; 14] =
+    [1, 8, 9, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 512];
 
 /// Rows that the head is applied to at a time: those of a large tree.
 pub(crate) const HEAD_ROWS: usize = 72;

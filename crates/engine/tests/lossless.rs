@@ -202,10 +202,7 @@ const TINY_HYBRID: [&str; 2] = [
     "qwen35-nano-Q4_0.gguf",
     "dflash/dflash-qwen35-nano-BF16.gguf",
 ];
-const TINY_TRANSFORMER: [&str; 2] = [
-    "qwen3-nano-BF16.gguf",
-    "dflash/dflash-qwen3-nano-BF16.gguf",
-];
+const TINY_TRANSFORMER: [&str; 2] = ["qwen3-nano-BF16.gguf", "dflash/dflash-qwen3-nano-BF16.gguf"];
 
 async fn tiny_is_lossless([target, draft]: [&str; 2], is_sampled: bool, ways: Ways) {
     let pair = Pair {

@@ -74,8 +74,7 @@ impl Cuda {
         });
         Ok(Self {
             facts,
-            overlaps_kernels: facts::overlaps_kernels(device)?
-                && std::env::var("TANDEM_NO_OVERLAP").is_err(),
+            overlaps_kernels: facts::overlaps_kernels(device)?,
             stream,
             nvrtc: OnceLock::new(),
             fault: OnceLock::new(),

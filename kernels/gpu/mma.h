@@ -89,8 +89,16 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #else
 
 // Chips without these products, or whose own are not used yet: every lane fetches its rows and columns.
+#if ON_CUDA
+// Turing's own, for eight rows.
+DEVICE void mma_s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b));
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b));
+}
+#else
 DEVICE void mma_s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
     u32 row = lane_index() / 4 * 4, column = lane_index() % 4 * 8;
+#pragma unroll 1
     for (u32 j = 0; j < 4; j++) {
         u32 top = shuffle(a0, row + j), bottom = shuffle(a1, row + j);
         u32 left = shuffle(b, column + j), right = shuffle(b, column + 4 + j);
@@ -100,6 +108,7 @@ DEVICE void mma_s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
         c[3] = dot4(bottom, right, c[3]);
     }
 }
+#endif
 DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     mma_s8_k16(c, a[0], a[1], b0);
     mma_s8_k16(c, a[2], a[3], b1);
@@ -111,6 +120,7 @@ DEVICE float dot_bf16(u32 a, u32 b, float c) {
 DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     u32 row = lane_index() / 4 * 4, column = lane_index() % 4 * 8;
     for (u32 half = 0; half < 2; half++)
+#pragma unroll 1
         for (u32 j = 0; j < 4; j++) {
             u32 top = shuffle(a[2 * half], row + j), bottom = shuffle(a[2 * half + 1], row + j);
             u32 b = half ? b1 : b0;
@@ -136,6 +146,7 @@ DEVICE float dot_f16(u32 a, u32 b, float c) {
 DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     u32 row = lane_index() / 4 * 4, column = lane_index() % 4 * 8;
     for (u32 half = 0; half < 2; half++)
+#pragma unroll 1
         for (u32 j = 0; j < 4; j++) {
             u32 top = shuffle(a[2 * half], row + j), bottom = shuffle(a[2 * half + 1], row + j);
             u32 b = half ? b1 : b0;

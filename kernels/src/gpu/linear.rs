@@ -124,15 +124,16 @@ fn narrow_source(types: u32, gated: bool) -> Source {
 pub(super) fn sources() -> Vec<Source> {
     let types = |dtypes: &[DType]| dtypes.iter().fold(0, |mask, d| mask | 1 << d.ggml_id());
     let mut sources = vec![activate_source(), pack_source()];
-    for dtypes in [
-        &[DType::Q4K][..],
-        &[DType::Q4K, DType::Q6K],
-        &[DType::Q5K, DType::Q8_0, DType::F32],
-        &[DType::BF16, DType::F32],
+    for (dtypes, gated) in [
+        (&[DType::Q4K, DType::Q6K][..], true),
+        (&[DType::Q5K, DType::Q8_0, DType::F32], false),
+        (&[DType::BF16], true),
     ] {
-        sources.extend([false, true].map(|gated| narrow_source(types(dtypes), gated)));
-        sources.extend(wide::sources(types(dtypes)));
+        sources.push(narrow_source(types(dtypes), gated));
     }
+    sources.extend(wide::sources(types(&[DType::Q4K, DType::Q6K])));
+    sources.extend(wide::sources(types(&[DType::Q5K, DType::Q8_0])).drain(..2));
+    sources.extend(wide::sources(types(&[DType::BF16])).drain(..1));
     // The types that the rest leaves out.
     let rest = [
         DType::F16,

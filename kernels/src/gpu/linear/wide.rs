@@ -6,8 +6,8 @@ use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
 use crate::gpu::linear::{Activations, COLUMNS, Job, MAX_JOBS, SLICES};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
-/// Column tiles of a warp that kernels are compiled for.
-const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8];
+/// Column tiles of a warp that kernels are compiled for. Nine are the 65 rows of a large tree.
+const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8, 9];
 /// Column tiles of a thread block.
 const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
@@ -16,6 +16,9 @@ const STAGES: [usize; 2] = [3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
 /// Threads of a multiprocessor, at 128 registers each.
 const RESIDENT_THREADS: usize = 512;
+/// With more column tiles than this, a thread needs up to 200 registers.
+const LIGHT_COLUMN_TILES: usize = 8;
+const HEAVY_THREADS: usize = 320;
 /// Shared memory that a block takes besides its own.
 const RESERVED_BYTES: usize = 1280;
 /// Of L2 a clock, a multiprocessor's share.
@@ -130,11 +133,15 @@ impl Shape {
         let tiles = num_rows.div_ceil(COLUMNS);
         let column_blocks = tiles.div_ceil(most);
         let of_block = tiles.div_ceil(column_blocks);
-        let column_warps = if of_block > 8 { 2 } else { 1 };
+        let column_warps = if of_block > 9 { 2 } else { 1 };
         let of_warp = of_block.div_ceil(column_warps);
         let column_tiles = *COLUMN_TILES.iter().find(|&&tiles| tiles >= of_warp)?;
         let threads = row_warps * column_warps * 32;
-        if threads > RESIDENT_THREADS {
+        let at_once = match column_tiles {
+            ..=LIGHT_COLUMN_TILES => RESIDENT_THREADS,
+            _ => HEAVY_THREADS,
+        };
+        if threads > at_once {
             return None;
         }
         let stage = |dtype| {
@@ -148,7 +155,7 @@ impl Shape {
             0
         };
         let room = facts.shared_bytes_per_block as usize;
-        let full = RESIDENT_THREADS / threads;
+        let full = at_once / threads;
         let fits = |(resident, stages): &(usize, usize)| {
             resident * (waiting + stages * stage + RESERVED_BYTES) <= room + 1024
         };

@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use kernels::DeviceName;
 use models::DraftOptions;
 use serde::Serialize;
 use service::{Endpoint, StopSignals};
@@ -89,16 +90,25 @@ impl SetConfig {
     fn check_files(&self) -> Result<()> {
         self.target_worker.check()?;
         let target = session::open(self.target_worker.model.as_deref())?;
+        check_device("target-device", self.target_worker.device()?)?;
         let Some(config) = &self.draft_worker else {
             return Ok(());
         };
         config.check()?;
+        check_device("draft-device", config.device()?)?;
         let draft = session::open_draft(config.draft.as_deref())?;
         let need = models::draft_memory_need(&draft, &target, &DraftOptions::default());
         let (draft, target) = (draft.path().display(), target.path().display());
         need.with_context(|| format!("the draft {draft} for {target}"))?;
         Ok(())
     }
+}
+
+/// Refuses a device that is not there, which a worker would be started for again and again.
+fn check_device(setting: &str, device: DeviceName) -> Result<()> {
+    device
+        .check()
+        .with_context(|| format!("{setting} {device}"))
 }
 
 /// The draft that the set itself runs: the one asked for, or the demo's for the demo. `None` where drafts are not wanted,

@@ -30,6 +30,7 @@ mod top_k;
 
 #[doc(hidden)]
 pub use ahead::{AheadCompiler, KernelSource};
+pub(crate) use cuda::check_cuda;
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::GpuDevice;
 pub(crate) use device::GpuValues;

@@ -59,6 +59,19 @@ impl fmt::Display for DeviceName {
     }
 }
 
+impl DeviceName {
+    /// Whether there is such a device, without taking it. One of AMD's is looked for when it is opened.
+    ///
+    /// # Errors
+    /// It is not there, and why.
+    pub fn check(self) -> Result<(), DeviceError> {
+        match self {
+            Self::Cuda(ordinal) => crate::gpu::check_cuda(ordinal),
+            Self::Cpu | Self::Hip(_) | Self::Emulated => Ok(()),
+        }
+    }
+}
+
 /// The device of a name. `threads` are the CPU's, 0: all that the system offers.
 ///
 /// # Errors

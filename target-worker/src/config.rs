@@ -86,7 +86,10 @@ impl Config {
     }
 
     /// The device to compute on.
-    pub(crate) fn device(&self) -> Result<DeviceName> {
+    ///
+    /// # Errors
+    /// It names none.
+    pub fn device(&self) -> Result<DeviceName> {
         self.device.parse().context("device")
     }
 

@@ -57,6 +57,11 @@ unsafe impl Send for Cuda {}
 // SAFETY: as above; what the calls change here is behind a lock or atomic.
 unsafe impl Sync for Cuda {}
 
+/// Whether there is a GPU of this number.
+pub(crate) fn check_cuda(ordinal: usize) -> Result<(), DeviceError> {
+    facts::device(ordinal).map(drop)
+}
+
 impl Cuda {
     /// The device of a number.
     pub(crate) fn open(ordinal: usize) -> Result<Self, DeviceError> {

@@ -58,7 +58,10 @@ fn a_start_that_cannot_work_names_the_cause_and_leaves_nothing() {
     check_refused(&up(&["--draft", DEMO_TARGET]), "demo-target.gguf");
     let other = up(&["--model", OTHER_TARGET, "--draft", DEMO_DRAFT]);
     check_refused(&other, "demo-draft.gguf for ");
-    check_refused(&up(&["--draft-device", "gpu"]), "there is no device \"gpu\"");
+    check_refused(
+        &up(&["--draft-device", "gpu"]),
+        "there is no device \"gpu\"",
+    );
     check_refused(&up(&["--draft-device", "cuda:99"]), "draft-device cuda:99");
     check_refused(
         &up(&["--target-device", "cuda:99"]),

@@ -272,11 +272,14 @@ impl Set {
         };
         tokio::pin!(end);
         tokio::select! {
-            () = &mut end => return,
-            () = signals.recv() => {}
+            () = &mut end => {}
+            () = signals.recv() => {
+                kill.cancel();
+                end.await;
+            }
         }
-        kill.cancel();
-        end.await;
+        // One that was killed while it opened a channel left it behind.
+        draft_worker::remove_left_behind();
     }
 }
 

@@ -17,4 +17,4 @@ mod server;
 mod session;
 
 pub use config::Config;
-pub use role::run;
+pub use role::{remove_left_behind, run};

@@ -83,8 +83,9 @@ pub async fn run(
     device.stop().await
 }
 
-/// What killed workers could not take back themselves.
-fn remove_left_behind() {
+/// Removes the shared memory that killed workers of this user could not take back themselves. A worker does so at its
+/// start; who kills one may do it right away.
+pub fn remove_left_behind() {
     match tensor_channel::remove_left_behind("") {
         Ok(removed) if removed.is_empty() => {}
         Ok(removed) => tracing::info!(?removed, "removed what killed processes left behind"),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use generation::{GenerateError, GenerateRequest};
 use models::{Batch, Model, ModelError, Output};
-use speculative::{DraftTree, accepted_path};
+use speculative::{DraftTree, RoundOutcome, accepted_path};
 
 use crate::choice::Chooser;
 use crate::config::EngineConfig;
@@ -178,7 +178,7 @@ impl Runner {
             rows += share.rows;
             prompt_tokens += match self.running[share.sequence].drafting.tree.take() {
                 Some(tree) => {
-                    self.take_in_draft(share, &tree, output, place, elapsed);
+                    self.take_in_draft(share, &tree, output, place, elapsed, shares.len());
                     0
                 }
                 None => self.take_in_tokens(share, output, place, elapsed),
@@ -234,6 +234,7 @@ impl Runner {
         output: &Output,
         place: Rows,
         verify_time: Duration,
+        sequences: usize,
     ) {
         let started = Instant::now();
         let sequence = &mut self.running[share.sequence];
@@ -254,13 +255,18 @@ impl Runner {
             .keep_features(sequence, &mut self.model, position, rows);
         sequence.advance(path.len());
         let accepted = path.len() - 1;
-        self.speculator.note_round(sequence, tree, accepted);
         let round = Round {
             draft_tokens: tree.num_nodes(),
             accepted,
             verify_time,
             commit_time: started.elapsed(),
         };
+        let outcome = RoundOutcome {
+            accepted,
+            ms: ms(round.verify_time + round.commit_time),
+            sequences,
+        };
+        self.speculator.note_round(sequence, tree, outcome);
         round.add_to(&mut sequence.drafting.timings);
         let counters = &self.shared.counters.speculation;
         counters.update(|stats| round.count(stats));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use generation::{SpeculationConfig, SpeculationMode};
 use models::Model;
-use speculative::{DraftTree, Planner};
+use speculative::{DraftTree, Planner, RoundOutcome};
 
 use drafting::us;
 pub(crate) use drafting::{Drafting, Round, ms};
@@ -204,11 +204,15 @@ impl Speculator {
             draft.is_late = true;
             tracing::debug!(outstanding, waited_ms = ms(waited), "proposals are late");
             counters.update(|stats| stats.draft_timeouts += outstanding as u64);
+            let late = running.iter_mut().filter(|s| s.drafting.asked_at.is_some());
+            late.for_each(|s| Planner::note_wait(&mut s.drafting.text, ms(waited)));
         }
         if !answered.is_empty() {
             let channel_time = waited.saturating_sub(draft_time);
             for place in answered {
-                running[place].drafting.note_draft(draft_time, channel_time);
+                let drafting = &mut running[place].drafting;
+                drafting.note_draft(draft_time, channel_time);
+                Planner::note_wait(&mut drafting.text, ms(waited));
             }
             counters.update(|stats| {
                 stats.draft_us += us(draft_time);
@@ -304,9 +308,9 @@ impl Speculator {
     }
 
     /// A sequence's `tree` was verified.
-    pub fn note_round(&mut self, sequence: &mut Sequence, tree: &DraftTree, accepted: usize) {
+    pub fn note_round(&mut self, sequence: &mut Sequence, tree: &DraftTree, round: RoundOutcome) {
         self.planner
-            .note_round(&mut sequence.drafting.text, tree, accepted);
+            .note_round(&mut sequence.drafting.text, tree, round);
     }
 
     /// Asks the draft for the next round, after feeding it what it has not seen.
@@ -374,6 +378,7 @@ impl Speculator {
 
     /// A sequence has ended.
     pub fn forget(&mut self, sequence: &Sequence) {
+        self.planner.end_text(&sequence.drafting.text);
         if let Some(draft) = &mut self.draft
             && sequence.drafting.fed_to > 0
         {

@@ -12,7 +12,7 @@ mod proposal;
 mod tree;
 mod walk;
 
-pub use planner::{Acceptance, Planner};
+pub use planner::{Acceptance, Planner, RoundOutcome};
 pub use proposal::Proposal;
 pub use tree::{DraftTree, TreeOptions};
 pub use walk::accepted_path;

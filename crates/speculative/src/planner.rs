@@ -8,19 +8,23 @@ use crate::costs::Costs;
 use crate::tree::DraftTree;
 
 /// Share of the time spent without drafts that trying one again may cost.
-const PROBE_SHARE: f64 = 0.02;
+const PROBE_SHARE: f64 = 0.01;
 /// Rounds after which a plain step is taken, to know what it would take.
 const ROUNDS_PER_PLAIN_STEP: u32 = 64;
 /// Nodes verified when a draft is tried again, and first of all.
 const PROBE_NODES: usize = 8;
 /// Measurements that make a cost known: the first is a cold one.
 const ENOUGH_SAMPLES: u32 = 2;
-/// Weight of a round in what is known of a text.
-const ROUND_WEIGHT: f64 = 0.25;
-/// The same after a time without drafts, when the text may have changed.
-const PROBE_WEIGHT: f64 = 0.6;
-/// Weight of a round in what a new text begins with.
-const TYPICAL_WEIGHT: f64 = 0.05;
+/// Rounds that what a text begins with counts as. With fewer, a little bad luck ends a good draft.
+const TEXT_PRIOR: u32 = 3;
+/// The same for what is typical, which begins as a guess.
+const TYPICAL_PRIOR: u32 = 1;
+/// Rounds that are remembered of a text, which changes as it goes on.
+const TEXT_ROUNDS: u32 = 40;
+/// Rounds that are remembered of all texts.
+const TYPICAL_ROUNDS: u32 = 100;
+/// How much of what sets a text apart a plain step forgets.
+const FORGOTTEN: f64 = 0.005;
 
 /// What drafts of one text have been worth.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +35,21 @@ pub struct Acceptance {
     nodes: f64,
     /// Draft tokens accepted over those that the draft's own probabilities promise.
     calibration: f64,
-    /// Milliseconds of plain steps since the last round.
-    idle_ms: f64,
+    /// Rounds that this is the mean of, beside what it began with. Every plain step takes one away: the text moves on.
+    rounds: u32,
+    /// Milliseconds that trying the draft may cost; negative: what it has cost beyond its share of the time.
+    credit_ms: f64,
+}
+
+/// What became of a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundOutcome {
+    /// Draft tokens that the target accepted.
+    pub accepted: usize,
+    /// Milliseconds from the proposal to the tokens.
+    pub ms: f64,
+    /// Sequences that were in the step.
+    pub sequences: usize,
 }
 
 /// Decides for all sequences of a device.
@@ -44,6 +61,8 @@ pub struct Planner {
     drafts: Costs,
     /// What a new text begins with.
     typical: Acceptance,
+    /// What texts that have ended left of their credit: short texts, too, add up to one that tries.
+    credit_ms: f64,
     rounds_since_plain_step: u32,
 }
 
@@ -65,19 +84,27 @@ impl Planner {
                 tokens: 3.0,
                 nodes: PROBE_NODES as f64,
                 calibration: 1.0,
-                idle_ms: 0.0,
+                rounds: 0,
+                credit_ms: 0.0,
             },
+            credit_ms: 0.0,
             rounds_since_plain_step: 0,
         }
     }
 
     /// What is known of a text before its first round.
     #[must_use]
-    pub fn new_text(&self) -> Acceptance {
+    pub fn new_text(&mut self) -> Acceptance {
         Acceptance {
-            idle_ms: 0.0,
+            rounds: 0,
+            credit_ms: std::mem::take(&mut self.credit_ms),
             ..self.typical
         }
+    }
+
+    /// A text has ended.
+    pub fn end_text(&mut self, text: &Acceptance) {
+        self.credit_ms += text.credit_ms;
     }
 
     /// Which of these sequences to ask the draft for, where `others` decode plainly beside them.
@@ -95,8 +122,7 @@ impl Planner {
         };
         let mut wanted = self.best_set(texts, rows, plain_ms);
         for (wanted, text) in wanted.iter_mut().zip(texts) {
-            let credit_ms = text.idle_ms * PROBE_SHARE;
-            *wanted |= credit_ms > 0.0 && credit_ms >= self.probe_ms(rows, plain_ms);
+            *wanted |= text.credit_ms > 0.0 && text.credit_ms >= self.probe_ms(rows, plain_ms);
         }
         wanted
     }
@@ -190,27 +216,38 @@ impl Planner {
         self.drafts.note(drafts, ms);
     }
 
-    /// A plain step of a sequence took this long.
-    pub fn note_plain(&self, text: &mut Acceptance, ms: f64) {
-        text.idle_ms += ms;
+    /// A sequence waited this long for its draft, whatever came of it.
+    pub fn note_wait(text: &mut Acceptance, ms: f64) {
+        text.credit_ms -= ms;
     }
 
-    /// A round verified `tree` and accepted this many of its tokens.
-    pub fn note_round(&mut self, text: &mut Acceptance, tree: &DraftTree, accepted: usize) {
+    /// A plain step of a sequence took this long.
+    pub fn note_plain(&self, text: &mut Acceptance, ms: f64) {
+        text.credit_ms += PROBE_SHARE * ms;
+        text.rounds = text.rounds.saturating_sub(1);
+        text.tokens += FORGOTTEN * (self.typical.tokens - text.tokens);
+    }
+
+    /// `round` verified `tree`.
+    pub fn note_round(&mut self, text: &mut Acceptance, tree: &DraftTree, round: RoundOutcome) {
         self.rounds_since_plain_step = self.rounds_since_plain_step.saturating_add(1);
-        let weight = if text.idle_ms > 0.0 {
-            PROBE_WEIGHT
-        } else {
-            ROUND_WEIGHT
-        };
-        text.idle_ms = 0.0;
-        text.learn(weight, tree, accepted);
-        self.typical.learn(TYPICAL_WEIGHT, tree, accepted);
+        let accepted = round.accepted;
+        if let Some(plain_ms) = self.steps.ms(round.sequences) {
+            let gain_ms = (accepted + 1) as f64 * plain_ms - round.ms;
+            // A round that pays earns nothing for those that don't.
+            text.credit_ms = (text.credit_ms + gain_ms).min(0.0);
+        }
+        text.learn(TEXT_PRIOR, TEXT_ROUNDS, tree, accepted);
+        self.typical
+            .learn(TYPICAL_PRIOR, TYPICAL_ROUNDS, tree, accepted);
     }
 }
 
 impl Acceptance {
-    fn learn(&mut self, weight: f64, tree: &DraftTree, accepted: usize) {
+    /// Takes a round into the mean of the last `remembered` ones, of which the first stand for `prior`.
+    fn learn(&mut self, prior: u32, remembered: u32, tree: &DraftTree, accepted: usize) {
+        self.rounds = (self.rounds + 1).min(remembered - prior);
+        let weight = 1.0 / f64::from(prior + self.rounds);
         let accepted = accepted as f64;
         self.tokens += weight * (accepted + 1.0 - self.tokens);
         self.nodes += weight * (tree.num_nodes() as f64 - self.nodes);

@@ -74,6 +74,9 @@ pub(crate) struct ModelArgs {
     /// Device to compute on: cpu, or cuda:N for NVIDIA's GPU number N.
     #[arg(short, long, default_value_t = DeviceName::Cpu)]
     pub device: DeviceName,
+    /// GiB of the device's memory to take at most, as if it were a smaller one [default: all that is free].
+    #[arg(long, value_name = "GIB")]
+    pub device_memory: Option<f64>,
     /// CPU threads; 0: all that the system offers.
     #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
@@ -98,6 +101,9 @@ pub(crate) struct DraftArgs {
     /// Device of the draft: cpu, or cuda:N for NVIDIA's GPU number N.
     #[arg(long, default_value_t = DeviceName::Cpu)]
     pub draft_device: DeviceName,
+    /// GiB of the draft's device to take at most [default: all that is free].
+    #[arg(long, value_name = "GIB")]
+    pub draft_device_memory: Option<f64>,
     /// CPU threads of the draft; 0: all that the system offers.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub draft_threads: usize,

@@ -59,6 +59,7 @@ impl PairConfig {
             target_worker: target_worker::Config {
                 model: model.model.clone(),
                 device: model.device.to_string(),
+                device_memory: model.device_memory,
                 threads: model.threads,
                 ctx_size: model.ctx_size,
                 cache_type,
@@ -71,6 +72,7 @@ impl PairConfig {
                 draft: draft.draft.clone(),
                 model: model.model.clone(),
                 device: draft.draft_device.to_string(),
+                device_memory: draft.draft_device_memory,
                 threads: draft.draft_threads,
                 parallel: 1,
                 ..draft_worker::Config::default()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use gguf::GgufFile;
 use indicatif::{ProgressBar, ProgressStyle};
-use kernels::{Device, open_device};
+use kernels::{Device, open_limited_device};
 use models::{DraftFile, LoadOptions, LoadProgress, Model, ModelError};
 use target_worker::context_length;
 
@@ -45,7 +45,7 @@ pub(crate) fn open_draft(draft: Option<&Path>) -> Result<DraftFile> {
 
 /// The device asked for.
 pub(crate) fn device(args: &ModelArgs) -> Result<Arc<dyn Device>> {
-    open_device(args.device, args.threads).context("device")
+    open_limited_device(args.device, args.threads, args.device_memory).context("device")
 }
 
 /// Loads the weights behind a progress bar (on a terminal).

@@ -30,6 +30,10 @@ pub struct Config {
     pub channel_host: Option<String>,
     /// Device to compute on: `cpu`, or `cuda:N` for NVIDIA's GPU number N.
     pub device: String,
+    /// GiB of the device's memory that are taken at most; without it all that is free. Plans for a smaller card on a larger
+    /// one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<f64>,
     /// CPU threads; 0: all that the system offers.
     pub threads: usize,
     /// Tokens of context that the draft keeps per sequence; of longer ones the oldest go.
@@ -52,6 +56,7 @@ impl Default for Config {
             channel_listen: None,
             channel_host: None,
             device: DeviceName::default().to_string(),
+            device_memory: None,
             threads: 0,
             ctx_size: 4096,
             parallel: 8,

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use gguf::GgufFile;
-use kernels::open_device;
+use kernels::open_limited_device;
 use models::{DraftFile, DraftModel, DraftOptions, LoadProgress};
 use worker_api::DraftDescription;
 
@@ -18,7 +18,8 @@ pub(crate) fn load(
     target: &GgufFile,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<(DraftModel, DraftDescription)> {
-    let device = open_device(config.device()?, config.threads).context("device")?;
+    let device = open_limited_device(config.device()?, config.threads, config.device_memory)
+        .context("device")?;
     let options = DraftOptions {
         max_context_tokens: config.ctx_size,
         max_sequences: config.parallel,

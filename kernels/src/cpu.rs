@@ -27,6 +27,7 @@ pub(crate) use pack::PackedMatrix;
 pub use tier::Tier;
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
 #[cfg(target_arch = "aarch64")]
 use crate::cpu::lanes::Neon;
@@ -44,6 +45,8 @@ pub struct CpuDevice {
     /// Normalised and quantised activations of the running operation.
     activations: Mutex<Activations>,
     prepared: Mutex<delta_net::Prepared>,
+    /// Bytes that it says to have at most.
+    memory_limit: AtomicU64,
 }
 
 impl std::fmt::Debug for CpuDevice {
@@ -82,6 +85,7 @@ impl CpuDevice {
             pool: Pool::new(threads),
             activations: Mutex::default(),
             prepared: Mutex::default(),
+            memory_limit: AtomicU64::new(u64::MAX),
         })
     }
 

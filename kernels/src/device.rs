@@ -505,6 +505,10 @@ pub trait Device: Send + Sync {
     /// Bytes that it can still give, where that is known.
     fn free_memory(&self) -> Option<u64>;
 
+    /// Gives no more than so many bytes together from now on, for a plan that must fit a smaller device. The CPU gives
+    /// what it is asked for, and only says that it has no more.
+    fn limit_memory(&self, bytes: u64);
+
     /// Brings a matrix into the device's layout.
     ///
     /// # Errors

@@ -45,6 +45,12 @@ pub enum DeviceError {
         /// Bytes asked for.
         bytes: usize,
     },
+    /// What cannot be a limit of memory.
+    #[error("{got} GiB of device memory: expected more than 0")]
+    MemoryLimit {
+        /// What was asked for.
+        got: f64,
+    },
     /// The instruction set asked for is not on this machine.
     #[error("instruction set {tier} is not available on this machine")]
     TierUnavailable {

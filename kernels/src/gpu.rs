@@ -9,6 +9,7 @@
 mod ahead;
 mod attention;
 mod bandwidth;
+mod budget;
 mod cuda;
 mod delta_net;
 mod device;

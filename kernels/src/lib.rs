@@ -24,4 +24,4 @@ pub use crate::error::DeviceError;
 #[doc(hidden)]
 pub use crate::gpu::{AheadCompiler, KernelSource};
 pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
-pub use crate::open::{DeviceName, open_device};
+pub use crate::open::{DeviceName, open_device, open_limited_device};

@@ -85,6 +85,25 @@ pub fn open_device(name: DeviceName, threads: usize) -> Result<Arc<dyn Device>, 
     })
 }
 
+/// The same, of whose memory at most so many GiB are taken; `None`: whatever is free.
+///
+/// # Errors
+/// As [`open_device`]; what is no amount of memory.
+pub fn open_limited_device(
+    name: DeviceName,
+    threads: usize,
+    memory_gib: Option<f64>,
+) -> Result<Arc<dyn Device>, DeviceError> {
+    let device = open_device(name, threads)?;
+    if let Some(gib) = memory_gib {
+        if !(gib > 0.0 && gib.is_finite()) {
+            return Err(DeviceError::MemoryLimit { got: gib });
+        }
+        device.limit_memory((gib * f64::from(1 << 30)) as u64);
+    }
+    Ok(device)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,5 +156,15 @@ mod tests {
             "{error}"
         );
         assert!(open_device(DeviceName::Cpu, 1).is_ok());
+    }
+
+    #[test]
+    fn a_limit_is_an_amount_that_the_device_says_to_have_at_most() {
+        let open = |gib| open_limited_device(DeviceName::Cpu, 1, Some(gib));
+        assert_eq!(open(0.25).unwrap().free_memory(), Some(1 << 28));
+        for gib in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let error = open(gib).err().expect("a refusal").to_string();
+            assert!(error.contains("GiB"), "{error}");
+        }
     }
 }

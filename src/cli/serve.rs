@@ -42,6 +42,10 @@ pub(crate) struct TargetArgs {
     )]
     #[serde(rename = "device", skip_serializing_if = "Option::is_none")]
     pub target_device: Option<String>,
+    /// GiB of the target's device to take at most, as if it were a smaller one [default: all that is free].
+    #[arg(long, env = "TANDEM_DEVICE_MEMORY", value_name = "GIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<f64>,
     /// CPU threads; 0: all that the system offers [default: 0].
     #[arg(short, long, env = "TANDEM_THREADS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,6 +102,14 @@ pub(crate) struct DraftArgs {
     )]
     #[serde(rename = "device", skip_serializing_if = "Option::is_none")]
     pub draft_device: Option<String>,
+    /// GiB of the draft's device to take at most [default: all that is free].
+    #[arg(
+        long = "draft-device-memory",
+        env = "TANDEM_DRAFT_DEVICE_MEMORY",
+        value_name = "GIB"
+    )]
+    #[serde(rename = "device-memory", skip_serializing_if = "Option::is_none")]
+    pub draft_device_memory: Option<f64>,
     /// CPU threads of the draft; 0: all that the system offers [default: 0].
     #[arg(long = "draft-threads", env = "TANDEM_DRAFT_THREADS", value_name = "N")]
     #[serde(rename = "threads", skip_serializing_if = "Option::is_none")]
@@ -193,6 +205,10 @@ pub(crate) struct DraftWorkerArgs {
     #[arg(short, long, env = "TANDEM_DRAFT_DEVICE", value_name = "DEVICE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// GiB of the device's memory to take at most [default: all that is free].
+    #[arg(long, env = "TANDEM_DRAFT_DEVICE_MEMORY", value_name = "GIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<f64>,
     /// CPU threads; 0: all that the system offers [default: 0].
     #[arg(short, long, env = "TANDEM_DRAFT_THREADS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,6 +16,7 @@ pub(crate) fn run(args: &ProbeDraftArgs) -> Result<()> {
     let target_args = ModelArgs {
         model: args.target.clone(),
         device: args.device,
+        device_memory: None,
         threads: args.threads,
         ctx_size: 0,
         cache_type: args.cache_type,

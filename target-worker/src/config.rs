@@ -24,6 +24,10 @@ pub struct Config {
     pub listen: Endpoint,
     /// Device to compute on: `cpu`, or `cuda:N` for NVIDIA's GPU number N.
     pub device: String,
+    /// GiB of the device's memory that are taken at most; without it all that is free. Plans for a smaller card on a larger
+    /// one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<f64>,
     /// CPU threads; 0: all that the system offers.
     pub threads: usize,
     /// Tokens that one sequence can hold, prompt and answer together; 0: as the model declares, at most 8192.
@@ -53,6 +57,7 @@ impl Default for Config {
             model: None,
             listen: Endpoint::Tcp("127.0.0.1:7001".to_owned()),
             device: DeviceName::default().to_string(),
+            device_memory: None,
             threads: 0,
             ctx_size: 0,
             cache_type: None,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use engine::Engine;
 use generation::ModelDescription;
 use gguf::GgufFile;
-use kernels::open_device;
+use kernels::open_limited_device;
 use models::LoadProgress;
 use worker_api::SpeculationDescription;
 
@@ -18,7 +18,8 @@ pub(crate) fn start_engine(
     file: &GgufFile,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<(Engine, SpeculationDescription)> {
-    let device = open_device(config.device()?, config.threads).context("device")?;
+    let device = open_limited_device(config.device()?, config.threads, config.device_memory)
+        .context("device")?;
     let context_length = context_length(file, config.ctx_size);
     let sizes = config.sizes(context_length)?;
     let kv_type = config

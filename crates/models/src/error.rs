@@ -78,7 +78,10 @@ pub enum ModelError {
         source: DeviceError,
     },
     /// Model and options do not fit in memory.
-    #[error("model does not fit: {needed} bytes needed, {available} available, {missing} missing")]
+    #[error(
+        "model does not fit: {needed} bytes needed, {available} available, {missing} missing; fewer or shorter sequences take less, \
+         and so do weights of fewer bits"
+    )]
     DoesNotFit {
         /// Weights, cache and scratch.
         needed: u64,

@@ -109,6 +109,40 @@ fn decoding_and_trees_are_those_of_the_reference() {
     }
 }
 
+#[test]
+fn a_step_that_memory_is_missing_for_fails_alone() {
+    let device = gpu();
+    let path = data().join("qwen35-nano-Q4_0.gguf");
+    let mut model = open_on(Arc::clone(&device), path, KvType::F32);
+    let tokens: Vec<u32> = (0..40).collect();
+    let batch = |sequence| Batch {
+        segments: vec![chain(sequence, &tokens)],
+        capture_layers: Vec::new(),
+    };
+    let spare = model.create_sequence().unwrap();
+    model.forward(&batch(spare)).unwrap();
+    let sequence = model.create_sequence().unwrap();
+    let expected = model.forward(&batch(sequence)).unwrap().logits;
+    model.free_sequence(sequence).unwrap();
+
+    device.limit_memory(0);
+    let sequence = model.create_sequence().unwrap();
+    let large: Vec<u32> = (0..64).collect();
+    let error = model.forward(&Batch {
+        segments: vec![chain(sequence, &large)],
+        capture_layers: Vec::new(),
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("could not be allocated"), "{error}");
+    assert_eq!(device.free_memory(), Some(0));
+    model.free_sequence(sequence).unwrap();
+
+    // What is there is enough for this one.
+    let sequence = model.create_sequence().unwrap();
+    let again = model.forward(&batch(sequence)).unwrap().logits;
+    assert_eq!(again, expected);
+}
+
 /// All bits of a run in which steps of one shape belong to sequences that lie elsewhere and are of other lengths.
 fn bits_of_a_run(name: &str, repeats: bool) -> (Vec<u32>, usize) {
     let mut run = Run::new(name, repeats, vec![0, 2]);

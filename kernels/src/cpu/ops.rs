@@ -1,6 +1,6 @@
 //! [`Device`] for the CPU: shape checks, scratch and the split over threads.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tensor::DType;
@@ -156,7 +156,12 @@ impl Device for CpuDevice {
     }
 
     fn free_memory(&self) -> Option<u64> {
-        available_memory()
+        let limit = self.memory_limit.load(Ordering::Relaxed);
+        available_memory().map(|available| available.min(limit))
+    }
+
+    fn limit_memory(&self, bytes: u64) {
+        self.memory_limit.store(bytes, Ordering::Relaxed);
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::sys::{self, CUresult, CUstream};
 
 use crate::error::DeviceError;
+use crate::gpu::budget::Budget;
 use crate::gpu::cuda::call::{check, is_ok, refused, words};
 use crate::gpu::cuda::context::Context;
 use crate::gpu::cuda::staging::Staging;
@@ -32,6 +33,7 @@ pub(crate) struct Cuda {
     nvrtc: OnceLock<Result<Nvrtc, String>>,
     /// The first call that failed of those that have no way to say so.
     fault: OnceLock<String>,
+    budget: Budget,
     is_recording: AtomicBool,
     state: Mutex<State>,
     // After the rest, which lives in it.
@@ -83,6 +85,7 @@ impl Cuda {
             stream,
             nvrtc: OnceLock::new(),
             fault: OnceLock::new(),
+            budget: Budget::default(),
             is_recording: AtomicBool::new(false),
             state,
             context,
@@ -147,6 +150,10 @@ fn free(ptr: DevicePtr) {
 impl Driver for Cuda {
     fn facts(&self) -> &DeviceFacts {
         &self.facts
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -21,7 +21,7 @@ use crate::gpu::hip::HipDriver;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
-use crate::gpu::steps::{Next, Shape, Steps};
+use crate::gpu::steps::{Next, Recorded, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 
 /// Values of a buffer on a GPU.
@@ -48,7 +48,7 @@ pub struct GpuDevice {
     /// Angles of rotary embeddings.
     pub(super) turns: TurnTables,
     /// The first thing that went wrong in an operation, which has no way to say so.
-    fault: OnceLock<DeviceError>,
+    fault: Mutex<Option<DeviceError>>,
 }
 
 /// Which piece of scratch memory; an operation may hold several.
@@ -107,7 +107,7 @@ impl GpuDevice {
                 host: Vec::new(),
             }),
             turns: TurnTables::default(),
-            fault: OnceLock::new(),
+            fault: Mutex::default(),
             driver,
         })
     }
@@ -196,16 +196,31 @@ impl GpuDevice {
             Next::Run => work(),
             Next::Record if self.driver.begin_capture() => {
                 work();
-                let graph = self.driver.end_capture()?;
-                self.steps().put(&shape, moves, Some(graph));
-                // SAFETY: what its launches point to has just been passed to them, and lives as long as nothing moves.
-                unsafe { self.driver.launch_graph(graph) };
+                match self.driver.end_capture() {
+                    // An operation of it failed: nothing of it runs, and `finish` says why.
+                    Ok(graph) if self.fault().is_some() => self.driver.drop_graph(graph),
+                    Ok(graph) => {
+                        self.steps().put(&shape, moves, Recorded::Graph(graph));
+                        // SAFETY: what its launches point to has just been passed to them, and lives as long as
+                        // nothing moves.
+                        unsafe { self.driver.launch_graph(graph) };
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a step could not be recorded, and is launched piece by piece");
+                        self.steps().put(&shape, moves, Recorded::Never);
+                        work();
+                    }
+                }
             }
             Next::Record => work(),
             // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
             Next::Replay(graph) => unsafe { self.driver.launch_graph(graph) },
         }
         Ok(())
+    }
+
+    fn fault(&self) -> MutexGuard<'_, Option<DeviceError>> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn steps(&self) -> MutexGuard<'_, Steps> {
@@ -231,7 +246,7 @@ impl GpuDevice {
     fn note(&self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
             // The first one counts; what follows from it would only hide it.
-            let _ = self.fault.set(error);
+            self.fault().get_or_insert(error);
         }
     }
 }
@@ -273,7 +288,12 @@ impl Device for GpuDevice {
     }
 
     fn free_memory(&self) -> Option<u64> {
-        self.driver.free_memory().ok()
+        let free = self.driver.free_memory().ok()?;
+        Some(self.driver.budget().left_of(free))
+    }
+
+    fn limit_memory(&self, bytes: u64) {
+        self.driver.budget().limit(bytes);
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
@@ -321,10 +341,16 @@ impl Device for GpuDevice {
 
     fn finish(&self) -> Result<(), DeviceError> {
         self.driver.synchronize()?;
-        match self.fault.get() {
+        let mut fault = self.fault();
+        match *fault {
             None => Ok(()),
-            Some(fault) => Err(DeviceError::Driver {
-                what: fault.to_string(),
+            // The next operation may ask for less, or when others have given back.
+            Some(DeviceError::OutOfMemory { bytes }) => {
+                *fault = None;
+                Err(DeviceError::OutOfMemory { bytes })
+            }
+            Some(ref lasting) => Err(DeviceError::Driver {
+                what: lasting.to_string(),
             }),
         }
     }

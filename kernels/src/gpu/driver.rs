@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_void};
 use std::fmt;
 
 use crate::error::DeviceError;
+use crate::gpu::budget::Budget;
 
 /// An address in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +80,10 @@ pub(crate) trait Driver: Send + Sync + fmt::Debug {
     /// What is known of the device.
     fn facts(&self) -> &DeviceFacts;
 
-    /// Free bytes of device memory now.
+    /// What this process may take of the memory.
+    fn budget(&self) -> &Budget;
+
+    /// Free bytes of device memory now, whatever the budget.
     fn free_memory(&self) -> Result<u64, DeviceError>;
 
     /// A plain allocation, aligned to 256 bytes, with unknown contents.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use libloading::Library;
 
 use crate::error::DeviceError;
+use crate::gpu::budget::Budget;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
 use crate::gpu::modules::HEADERS;
 
@@ -36,6 +37,7 @@ type Emulate = unsafe extern "C" fn(Kernel, *const u32, u32, u32, *const c_void)
 #[derive(Debug)]
 pub(crate) struct Emulation {
     facts: DeviceFacts,
+    budget: Budget,
     state: Mutex<State>,
 }
 
@@ -82,6 +84,7 @@ impl Emulation {
                 shared_bytes_per_block: 96 * 1024,
                 uuid: [0; 16],
             },
+            budget: Budget::default(),
             state: Mutex::default(),
         }
     }
@@ -140,6 +143,10 @@ fn failed(what: impl std::fmt::Display) -> DeviceError {
 impl Driver for Emulation {
     fn facts(&self) -> &DeviceFacts {
         &self.facts
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {

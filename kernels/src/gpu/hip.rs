@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::DeviceError;
+use crate::gpu::budget::Budget;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
 use crate::gpu::hip::api::{
     CAPTURE_RELAXED, Direction, Handle, Hip, OUT_OF_MEMORY, STREAM_NON_BLOCKING, SUCCESS, refused,
@@ -33,6 +34,7 @@ pub(crate) struct HipDriver {
     hiprtc: OnceLock<Result<Hiprtc, String>>,
     /// The first call that failed of those that have no way to say so.
     fault: OnceLock<String>,
+    budget: Budget,
     is_recording: AtomicBool,
     state: Mutex<State>,
 }
@@ -83,6 +85,7 @@ impl HipDriver {
             stream,
             hiprtc: OnceLock::new(),
             fault: OnceLock::new(),
+            budget: Budget::default(),
             is_recording: AtomicBool::new(false),
             state: Mutex::new(State {
                 staging,
@@ -185,6 +188,10 @@ impl State {
 impl Driver for HipDriver {
     fn facts(&self) -> &DeviceFacts {
         &self.facts
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {

@@ -16,10 +16,12 @@ pub(crate) struct DeviceMemory {
 impl DeviceMemory {
     /// Memory with unknown contents; nothing is allocated for no bytes.
     pub(crate) fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+        driver.budget().take(bytes)?;
         let ptr = match bytes {
-            0 => DevicePtr::NULL,
-            bytes => driver.allocate(bytes)?,
-        };
+            0 => Ok(DevicePtr::NULL),
+            bytes => driver.allocate(bytes),
+        }
+        .inspect_err(|_| driver.budget().give_back(bytes))?;
         Ok(Self {
             driver: Arc::clone(driver),
             ptr,
@@ -80,6 +82,7 @@ impl Drop for DeviceMemory {
         if self.ptr != DevicePtr::NULL {
             // SAFETY: allocated by this driver; the owner is gone.
             unsafe { self.driver.free(self.ptr) };
+            self.driver.budget().give_back(self.bytes);
         }
     }
 }

@@ -51,9 +51,18 @@ pub(super) enum Next {
     Replay(Graph),
 }
 
+/// What there is of a step that came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recorded {
+    NotYet,
+    Graph(Graph),
+    /// The driver refused: it is run as the first time.
+    Never,
+}
+
 #[derive(Debug)]
 struct Recording {
-    graph: Option<Graph>,
+    recorded: Recorded,
     /// State of memory that it was made in.
     memory: u64,
     last_used: u64,
@@ -83,48 +92,50 @@ impl Steps {
         match self.recordings.get_mut(shape) {
             Some(known) if known.memory == memory => {
                 known.last_used = now;
-                known.graph.map_or(Next::Record, Next::Replay)
+                match known.recorded {
+                    Recorded::NotYet => Next::Record,
+                    Recorded::Graph(graph) => Next::Replay(graph),
+                    Recorded::Never => Next::Run,
+                }
             }
             _ => {
-                self.put(shape, memory, None);
+                self.put(shape, memory, Recorded::NotYet);
                 Next::Run
             }
         }
     }
 
-    /// Keeps a recording, or that a step was run, and lets the one go that was used longest ago.
-    pub(super) fn put(&mut self, shape: &Shape, memory: u64, graph: Option<Graph>) {
+    /// Keeps what there is of a step, and lets the one go that was used longest ago.
+    pub(super) fn put(&mut self, shape: &Shape, memory: u64, recorded: Recorded) {
         let recording = Recording {
-            graph,
+            recorded,
             memory,
             last_used: self.clock,
         };
-        if let Some(Recording {
-            graph: Some(old), ..
-        }) = self.recordings.insert(shape.clone(), recording)
-        {
-            self.driver.drop_graph(old);
-        }
+        let old = self.recordings.insert(shape.clone(), recording);
+        self.forget(old);
         if self.recordings.len() > MAX_RECORDINGS {
             let oldest = self
                 .recordings
                 .iter()
-                .min_by_key(|(_, known)| known.last_used);
-            if let Some(oldest) = oldest.map(|(shape, _)| shape.clone())
-                && let Some(Recording {
-                    graph: Some(old), ..
-                }) = self.recordings.remove(&oldest)
-            {
-                self.driver.drop_graph(old);
-            }
+                .min_by_key(|(_, known)| known.last_used)
+                .map(|(shape, _)| shape.clone());
+            let oldest = oldest.and_then(|shape| self.recordings.remove(&shape));
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&self, recording: Option<Recording>) {
+        if let Some(Recorded::Graph(graph)) = recording.map(|known| known.recorded) {
+            self.driver.drop_graph(graph);
         }
     }
 }
 
 impl Drop for Steps {
     fn drop(&mut self) {
-        for graph in self.recordings.values().filter_map(|known| known.graph) {
-            self.driver.drop_graph(graph);
+        for (_, recording) in std::mem::take(&mut self.recordings) {
+            self.forget(Some(recording));
         }
     }
 }

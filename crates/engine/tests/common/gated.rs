@@ -130,6 +130,10 @@ impl Device for GatedDevice {
         self.inner.free_memory()
     }
 
+    fn limit_memory(&self, bytes: u64) {
+        self.inner.limit_memory(bytes);
+    }
+
     fn finish(&self) -> Result<(), DeviceError> {
         self.inner.finish()
     }

@@ -62,6 +62,10 @@ impl Device for Watched {
         self.inner.free_memory()
     }
 
+    fn limit_memory(&self, bytes: u64) {
+        self.inner.limit_memory(bytes);
+    }
+
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
         self.inner.load_matrix(source)
     }

@@ -10,4 +10,5 @@ mod draft;
 mod linear;
 mod reference;
 mod rows;
+mod steps;
 mod top_k;

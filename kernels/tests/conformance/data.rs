@@ -1,6 +1,7 @@
 //! Inputs, devices and comparisons that all cases share.
 
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
 
 use kernels::{Buffer, CpuDevice, Device, DeviceName, Matrix, MatrixSource, Tier, open_device};
 use tensor::DType;
@@ -73,6 +74,15 @@ const DEVICES: &str = "TANDEM_TEST_DEVICES";
 pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
     let names = std::env::var(DEVICES).unwrap_or_else(|_| "cpu,emulated".to_owned());
     names.split(',').flat_map(device).collect()
+}
+
+/// Checks every element type, many at a time: kernels of each have to be compiled on GPUs.
+pub(crate) fn for_each_dtype(check: impl Fn(DType) + Sync) {
+    let left = Mutex::new(DType::ALL.iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || std::iter::from_fn(next).for_each(|&dtype| check(dtype));
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
 
 fn device(name: &str) -> Vec<Arc<dyn Device>> {

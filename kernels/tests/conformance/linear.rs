@@ -3,11 +3,12 @@
 //! Against f64 loops on the decoded weights the tolerance is that of 8-bit activations: 1.5 % of the norm of the
 //! output. Float weights read f32 activations: 1e-5.
 
-use kernels::{Device, GatedLinearArgs, LinearArgs, Matrix, Projection};
+use kernels::{Device, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection};
 use tensor::DType;
 
 use crate::data::{
-    Noise, SameBits, decoded, devices, download, load, relative_error, same_bits, upload, zeros,
+    Noise, SameBits, decoded, devices, download, for_each_dtype, load, relative_error, same_bits,
+    upload, zeros,
 };
 use crate::reference::{dot, silu};
 
@@ -21,12 +22,21 @@ fn columns(dtype: DType) -> usize {
 }
 
 fn product(device: &dyn Device, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
+    normed_product(device, matrix, x, None)
+}
+
+fn normed_product(
+    device: &dyn Device,
+    matrix: &Matrix,
+    x: &[f32],
+    norm: Option<Norm<'_>>,
+) -> Vec<f32> {
     let num_rows = x.len() / matrix.cols();
     let mut out = zeros(device, num_rows * matrix.rows());
     device.linear(LinearArgs {
         num_rows,
         x: &upload(device, x),
-        norm: None,
+        norm,
         projections: &mut [Projection {
             weight: matrix,
             out: &mut out,
@@ -38,8 +48,8 @@ fn product(device: &dyn Device, matrix: &Matrix, x: &[f32]) -> Vec<f32> {
 
 #[test]
 fn products_agree_with_decoded_weights_and_between_instruction_sets() {
-    let mut noise = Noise(7);
-    for &dtype in DType::ALL {
+    for_each_dtype(|dtype| {
+        let mut noise = Noise(7);
         let cols = columns(dtype);
         for (rows, batch) in [(1, 13), (16, 1), (37, 13), (37, 41)] {
             let bytes = noise.weights(dtype, rows, cols);
@@ -58,15 +68,15 @@ fn products_agree_with_decoded_weights_and_between_instruction_sets() {
                 same.check(device, got, &what);
             }
         }
-    }
+    });
 }
 
 /// Activations are rounded to the same integers everywhere, so only the order of the float additions may tell devices apart.
 /// Rows are long enough for every slice, and end inside of a tile.
 #[test]
 fn products_of_long_rows_differ_by_roundings_alone() {
-    let mut noise = Noise(53);
-    for &dtype in DType::ALL {
+    for_each_dtype(|dtype| {
+        let mut noise = Noise(53);
         let cols = columns(dtype) + 2560;
         let (rows, batch) = (21, 11);
         let bytes = noise.weights(dtype, rows, cols);
@@ -79,13 +89,13 @@ fn products_of_long_rows_differ_by_roundings_alone() {
             let error = relative_error(&got, &want);
             assert!(error < 2e-6, "{dtype} on {}: {error:e}", device.name());
         }
-    }
+    });
 }
 
 /// The largest integers there are, where a narrow accumulator would saturate.
 #[test]
 fn extreme_weights_and_activations_agree_between_instruction_sets() {
-    for &dtype in DType::ALL {
+    for_each_dtype(|dtype| {
         let (rows, cols, batch) = (16, 512, 32);
         for byte in [0x00, 0x7f, 0x80, 0xff] {
             let mut bytes = Noise(43).weights(dtype, rows, cols);
@@ -118,30 +128,79 @@ fn extreme_weights_and_activations_agree_between_instruction_sets() {
                 );
             }
         }
-    }
+    });
 }
 
+/// With a norm and without: rows that are alone may be made ready elsewhere.
 #[test]
 fn a_row_does_not_depend_on_its_company() {
-    for device in devices().iter().map(AsRef::as_ref) {
-        let mut noise = Noise(11);
-        for &dtype in DType::ALL {
-            let (rows, cols) = (48, 512);
+    for_each_dtype(|dtype| {
+        for device in devices().iter().map(AsRef::as_ref) {
+            let mut noise = Noise(11);
+            let (rows, cols) = (48, 768);
             let bytes = noise.weights(dtype, rows, cols);
             let matrix = load(device, dtype, rows, cols, &bytes);
+            let gamma = upload(device, &noise.values(cols));
             let x = noise.values(64 * cols);
-            let alone: Vec<f32> = x
-                .chunks_exact(cols)
-                .flat_map(|x| product(device, &matrix, x))
-                .collect();
-            for count in [2, 7, 8, 9, 16, 23, 33, 64] {
-                let got = product(device, &matrix, &x[..count * cols]);
-                assert!(
-                    same_bits(&got, &alone[..count * rows]),
-                    "{dtype}: {count} rows together on {}",
-                    device.name()
-                );
+            let norm = Norm {
+                gamma: &gamma,
+                eps: 1e-6,
+            };
+            for norm in [None, Some(norm)] {
+                let alone: Vec<f32> = x
+                    .chunks_exact(cols)
+                    .flat_map(|x| normed_product(device, &matrix, x, norm))
+                    .collect();
+                for count in [2, 7, 8, 9, 16, 23, 33, 64] {
+                    let got = normed_product(device, &matrix, &x[..count * cols], norm);
+                    assert!(
+                        same_bits(&got, &alone[..count * rows]),
+                        "{dtype}: {count} rows together on {}",
+                        device.name()
+                    );
+                }
             }
+        }
+    });
+}
+
+/// Lengths that are no whole number of 16 bytes, with floats that have no quant blocks.
+#[test]
+fn rows_of_any_length_are_normed_and_multiplied() {
+    let mut noise = Noise(29);
+    for (cols, count) in [(3, 1), (70, 1), (70, 3), (1030, 1), (1030, 9)] {
+        let rows = 21;
+        let bytes = noise.weights(DType::F32, rows, cols);
+        let weights = decoded(DType::F32, cols, &bytes);
+        let (x, gamma) = (noise.values(count * cols), noise.values(cols));
+        let eps = 1e-5;
+        let want: Vec<f64> = x
+            .chunks_exact(cols)
+            .flat_map(|x| {
+                let squares: f64 = x.iter().map(|v| f64::from(*v).powi(2)).sum();
+                let by = (squares / cols as f64 + f64::from(eps)).sqrt().recip();
+                let normed = x
+                    .iter()
+                    .zip(&gamma)
+                    .map(|(v, g)| (f64::from(v * g) * by) as f32);
+                let normed: Vec<f32> = normed.collect();
+                weights
+                    .iter()
+                    .map(move |w| dot(w, &normed))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        for device in devices().iter().map(AsRef::as_ref) {
+            let matrix = load(device, DType::F32, rows, cols, &bytes);
+            let gamma = upload(device, &gamma);
+            let norm = Norm { gamma: &gamma, eps };
+            let got = normed_product(device, &matrix, &x, Some(norm));
+            let error = relative_error(&got, &want);
+            assert!(
+                error < 1e-5,
+                "{count} of {cols} on {}: {error:e}",
+                device.name()
+            );
         }
     }
 }

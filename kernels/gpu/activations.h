@@ -6,14 +6,19 @@
 //   floats  three bf16 terms whose sum is the value, each 4 steps of 16 inputs
 // A unit (64 inputs) of quants has for each lane 16 bytes: b[0] and b[1] of inputs 0.., then of inputs 32... A term has for
 // each lane 16 bytes of steps 0 and 1, then for all lanes those of steps 2 and 3.
+// KEPT: of the 8, only the first so many are there, in as much less room.
 #pragma once
 #include "arch.h"
 
+#ifndef KEPT
+#define KEPT 8
+#endif
+
 constexpr u32 COLUMNS = 8;
-constexpr u32 UNIT_BYTES = 512;
-constexpr u32 SUMS_256 = 4 * UNIT_BYTES, SCALES_256 = SUMS_256 + 256, BYTES_256 = SCALES_256 + 4 * COLUMNS;
-constexpr u32 SCALES_32 = UNIT_BYTES, TOTALS_32 = SCALES_32 + 8 * COLUMNS, BYTES_32 = TOTALS_32 + 8 * COLUMNS;
-constexpr u32 TERM_BYTES = 2 * 512, FLOAT_TERMS = 3, BYTES_FLOAT = FLOAT_TERMS * TERM_BYTES;
+constexpr u32 UNIT_BYTES = 64 * KEPT;
+constexpr u32 SUMS_256 = 4 * UNIT_BYTES, SCALES_256 = SUMS_256 + 32 * KEPT, BYTES_256 = (SCALES_256 + 4 * KEPT + 15) / 16 * 16;
+constexpr u32 SCALES_32 = UNIT_BYTES, TOTALS_32 = SCALES_32 + 8 * KEPT, BYTES_32 = TOTALS_32 + 8 * KEPT;
+constexpr u32 TERM_BYTES = 2 * UNIT_BYTES, FLOAT_TERMS = 3, BYTES_FLOAT = FLOAT_TERMS * TERM_BYTES;
 
 // Null where no product of the call reads a form.
 struct Activations {

@@ -56,8 +56,9 @@ constexpr u32 LANES = 32;
 #define CONSTANT_TABLE static __device__ const
 
 #if ON_CUDA
-// A kernel may start before the one before it has ended (sm_90 on), and lets the next one start likewise. Nothing that
-// another kernel of a step writes may be read, and nothing written, before `wait_for_inputs`. Each kernel must call it.
+// A kernel may start before the one before it has ended (sm_90 on), and lets the next one start likewise, when all of its
+// thread blocks have called `let_next_start` or ended. Nothing that another kernel of a step writes may be read, and nothing
+// written, before `wait_for_inputs`. Each kernel must call it.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 DEVICE void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -72,16 +73,16 @@ DEVICE void prefetch(const void*, u32) {}
 #define KERNEL_BOUNDED(name, Args, begin, bounds)                                          \
     DEVICE void name##_body(const Args& args);                                              \
     extern "C" __global__ void bounds name(const Args args) {                               \
-        let_next_start();                                                                   \
         begin;                                                                              \
         name##_body(args);                                                                  \
     }                                                                                       \
     DEVICE void name##_body(const Args& args)
-#define KERNEL(name, Args, threads) KERNEL_BOUNDED(name, Args, wait_for_inputs(), __launch_bounds__(threads))
-// One that calls `wait_for_inputs` itself.
-#define KERNEL_AHEAD(name, Args, threads) KERNEL_BOUNDED(name, Args, , __launch_bounds__(threads))
+#define KERNEL(name, Args, threads) KERNEL_BOUNDED(name, Args, let_next_start(); wait_for_inputs(), __launch_bounds__(threads))
 // One of which a multiprocessor is to hold so many blocks, with all the registers that this leaves.
-#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL_BOUNDED(name, Args, wait_for_inputs(), __launch_bounds__(threads, blocks))
+#define KERNEL_RESIDENT(name, Args, threads, blocks) \
+    KERNEL_BOUNDED(name, Args, let_next_start(); wait_for_inputs(), __launch_bounds__(threads, blocks))
+// Such a one that calls `let_next_start` and `wait_for_inputs` itself.
+#define KERNEL_AHEAD(name, Args, threads, blocks) KERNEL_BOUNDED(name, Args, , __launch_bounds__(threads, blocks))
 DEVICE u32 thread_index() { return threadIdx.x; }
 DEVICE u32 block_threads() { return blockDim.x; }
 DEVICE u32 block_x() { return blockIdx.x; }
@@ -98,6 +99,8 @@ DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=
 DEVICE float log2_fast(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE float square_root(float x) { float y; asm("sqrt.rn.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE float divide(float a, float b) { float y; asm("div.rn.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+// A product that is rounded, whatever is added to it.
+DEVICE float multiply(float a, float b) { float y; asm("mul.rn.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
 DEVICE float fused_multiply_add(float a, float b, float c) { float y; asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c)); return y; }
 DEVICE float f16_to_f32(u16 h) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(h)); return y; }
 DEVICE u16 f32_to_f16(float x) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
@@ -108,12 +111,6 @@ DEVICE i32 dot4(u32 a, u32 b, i32 c) { i32 y; asm("dp4a.s32.s32 %0, %1, %2, %3;"
 DEVICE Vec4u load_stream(const void* at) {
     Vec4u v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
-    return v;
-}
-// 4 bytes of those.
-DEVICE u32 load_word(const void* at) {
-    u32 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(v) : "l"(at));
     return v;
 }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
@@ -138,10 +135,11 @@ template <u32 NEWER> DEVICE void wait_copies() { asm volatile("cp.async.wait_gro
 #else
 #define KERNEL(name, Args, threads) \
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(1, threads))) name(const Args args)
-#define KERNEL_AHEAD(name, Args, threads) KERNEL(name, Args, threads)
+#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
+#define KERNEL_AHEAD(name, Args, threads, blocks) KERNEL(name, Args, threads)
+DEVICE void let_next_start() {}
 DEVICE void wait_for_inputs() {}
 DEVICE void prefetch(const void*, u32) {}
-#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 DEVICE u32 thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 DEVICE u32 block_threads() { return __builtin_amdgcn_workgroup_size_x(); }
 DEVICE u32 block_x() { return __builtin_amdgcn_workgroup_id_x(); }
@@ -167,6 +165,10 @@ DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }
 DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
 DEVICE float divide(float a, float b) { return a / b; }
+DEVICE float multiply(float a, float b) {
+#pragma clang fp contract(off)
+    return a * b;
+}
 DEVICE float fused_multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEVICE float f16_to_f32(u16 h) { return (float)__builtin_bit_cast(_Float16, h); }
 DEVICE u16 f32_to_f16(float x) { return __builtin_bit_cast(u16, (_Float16)x); }
@@ -180,7 +182,6 @@ DEVICE i32 dot4(u32 a, u32 b, i32 c) {
 #endif
 }
 DEVICE Vec4u load_stream(const void* at) { return *static_cast<const Vec4u*>(at); }
-DEVICE u32 load_word(const void* at) { return *static_cast<const u32*>(at); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 #endif

@@ -18,8 +18,8 @@
     static void name##_body(const Args& args);                                           \
     extern "C" void name(const void* args) { name##_body(*static_cast<const Args*>(args)); } \
     static void name##_body(const Args& args)
-#define KERNEL_AHEAD(name, Args, threads) KERNEL(name, Args, threads)
 #define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
+#define KERNEL_AHEAD(name, Args, threads, blocks) KERNEL(name, Args, threads)
 
 namespace emulation {
 
@@ -237,6 +237,7 @@ DEVICE u32 block_y() { return emulation::block[1]; }
 DEVICE u32 block_z() { return emulation::block[2]; }
 DEVICE u32 grid_x() { return emulation::grid[0]; }
 DEVICE u32 grid_y() { return emulation::grid[1]; }
+DEVICE void let_next_start() {}
 DEVICE void wait_for_inputs() {}
 DEVICE void prefetch(const void*, u32) {}
 DEVICE void sync_threads() {
@@ -268,6 +269,7 @@ DEVICE float exp2_fast(float x) { return exp2f(x); }
 DEVICE float log2_fast(float x) { return log2f(x); }
 DEVICE float square_root(float x) { return sqrtf(x); }
 DEVICE float divide(float a, float b) { return a / b; }
+DEVICE float multiply(float a, float b) { return a * b; }
 DEVICE float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE float f16_to_f32(u16 h) {
     u32 sign = (u32)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff, bits;
@@ -302,7 +304,6 @@ DEVICE i32 dot4(u32 a, u32 b, i32 c) {
     return c;
 }
 DEVICE Vec4u load_stream(const void* at) { return *static_cast<const Vec4u*>(at); }
-DEVICE u32 load_word(const void* at) { return *static_cast<const u32*>(at); }
 DEVICE u32 atomic_add(u32* at, u32 value) {
     u32 before = *at;
     *at += value;

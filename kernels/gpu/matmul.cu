@@ -1,123 +1,286 @@
 // y[n, r] = sum over k of W[r, k] x[n, k], for matrices of every type and up to 8 rows of x; matmul_wide.cu is for more.
 //
-// A warp multiplies 16 rows of W by 8 rows of x (columns here); products.h has the order of additions. A thread block:
-// ROW_WARPS x 8 warps; slices beside each other, then rows. Grid: row blocks of all jobs. GATED: the rows of two matrices alternate among the row warps, and silu(first) * second is stored.
-// TYPES: bit mask of the types in use.
+// A warp multiplies a piece: 16 rows of W by a slice of the inputs, with 8 rows of x (columns here); products.h has the order of
+// additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
+// its warps take its pieces in turn. Weights come through a ring in shared memory that each warp has for itself: nobody waits for
+// another until sums of pieces meet. A ring is full before the kernel before this one has ended, and when the last weights are
+// on their way the next one may start: so memory is busy all the time.
+// GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
+// every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
 #ifndef TYPES
 #define TYPES (1 << 12)
-#define ROW_WARPS 1
 #define GATED 0
+#define ONE_ROW 1
+#define WARPS 12
+#define STAGES 3
+#define RESIDENT 2
 #endif
 #define COLUMN_TILES 1
+#define KEPT (ONE_ROW ? 1 : 8)
+#include "activate.h"
 #include "products.h"
 
-constexpr u32 THREADS = ROW_WARPS * SLICES * LANES;
-constexpr u32 MATRICES = GATED ? 2 : 1;
-constexpr u32 BLOCK_ROWS = ROW_WARPS / MATRICES * TILE_ROWS;
+constexpr u32 THREADS = WARPS * LANES;
+// Of 16 rows.
+constexpr u32 PIECES = (GATED ? 2 : 1) * SLICES;
+// Sums of a piece: by row, or [4][lane].
+constexpr u32 SLOT = ONE_ROW ? TILE_ROWS : 4 * LANES;
 
 struct MatmulArgs {
+    // Their blocks are 16 rows.
     Job jobs[MAX_JOBS];
+    // 16 bytes of a job's 16 rows.
+    u32 row_words[MAX_JOBS];
     Activations x;
+    // ONE_ROW: the row, of a multiple of 4 inputs, and what norms it (null: nothing).
+    const float* row;
+    const float* gamma;
+    float eps;
     u32 num_jobs;
     u32 cols;
     // N.
     u32 num_rows;
     // Add to `out`.
     u32 accumulate;
+    // Words for a block of the grid; the first `extra` have one more.
+    u32 share, extra;
+    // Blocks of a multiprocessor, whose rows are neighbours.
+    u32 beside;
+    // Sixteens of rows whose sums wait for each other at a time.
+    u32 round;
+    // Bytes behind its ring that a warp asks for as far as L2, a multiple of 16.
+    u32 ahead;
 };
 
-// Adds a slice of 16 rows to `acc`; `weights`: the tiles of these rows.
-template <u32 T> DEVICE void multiply_slice(const MatmulArgs& args, const u8* weights, u32 slice, Sums& acc) {
-    constexpr u32 COLS = tile_cols(T), BLOCK = is_float(T) ? BYTES_FLOAT : is_by256(T) ? BYTES_256 : BYTES_32;
-    u32 tiles = (args.cols + COLS - 1) / COLS;
-    u32 from = slice_start(slice, args.cols, COLS, tiles), to = slice_start(slice + 1, args.cols, COLS, tiles);
-    if (from >= to) return;
-    const u8* x = is_float(T) ? args.x.floats : is_by256(T) ? args.x.by256 : args.x.by32;
-    Columns columns;
-    columns.stride = 0;
-    columns.at = x + (u64)from * BLOCK;
-    columns.count = args.num_rows;
-    weights += (u64)from * tile_bytes(T);
-    // Weights are nobody's result: they are on their way before the activations are there.
-    if (lane_index() == 0) prefetch(weights, (to - from) * tile_bytes(T));
-    Tile<T> next;
-    next.load(weights);
-    wait_for_inputs();
-    for (u32 k = from; k < to; k++) {
-        Tile<T> tile = next;
-        weights += tile_bytes(T);
-        if (k + 1 < to) next.load(weights);
-        if constexpr (is_float(T)) multiply_floats<T>(tile, columns, acc);
-        else if constexpr (is_by256(T)) multiply_by256<T>(tile, columns, acc);
-        else multiply_by32<T>(tile, columns, acc);
-        columns.at += BLOCK;
+template <u32 T> constexpr u32 largest_tile() {
+    if constexpr (T == 32) return 0;
+    else return (TYPES >> T & 1) != 0 && tile_bytes(T) > largest_tile<T + 1>() ? tile_bytes(T) : largest_tile<T + 1>();
+}
+constexpr u32 STAGE_BYTES = largest_tile<0>();
+constexpr bool ONE_TYPE = (TYPES & (TYPES - 1)) == 0;
+
+// The first sixteen of rows, of all jobs', of a block.
+DEVICE u32 first_of_block(const MatmulArgs& args, u32 number) {
+    u32 at = number * args.share + smaller(number, args.extra), all = 0;
+    for (u32 j = 0; j < args.num_jobs; j++) {
+        u32 sixteens = (args.jobs[j].rows + TILE_ROWS - 1) / TILE_ROWS, words = args.row_words[j];
+        if (at <= sixteens * words) return all + (at + words - 1) / words;
+        at -= sixteens * words;
+        all += sixteens;
     }
+    return all;
 }
 
-template <u32 T> DEVICE void multiply_if(const MatmulArgs& args, u32 type, const u8* weights, u32 row_tile, u32 slice, Sums& acc) {
-    if constexpr ((TYPES >> T & 1) != 0) {
-        if (type == T) {
-            u32 tiles = (args.cols + tile_cols(T) - 1) / tile_cols(T);
-            multiply_slice<T>(args, weights + (u64)row_tile * tiles * tile_bytes(T), slice, acc);
+// What a warp multiplies next: tiles `from..to` of 16 rows.
+struct Piece {
+    u32 sixteen, matrix, slice;
+    u32 type, from, to;
+};
+
+// A warp has every WARPS-th of its block's. Slices differ in length, so a warp does not have the same one each time.
+DEVICE Piece piece_of(const MatmulArgs& args, u32 number, u32& job) {
+    Piece piece;
+    piece.sixteen = number / PIECES;
+    piece.matrix = number % PIECES / SLICES;
+    piece.slice = (number + piece.sixteen) % SLICES;
+    while (job + 1 < args.num_jobs && piece.sixteen >= args.jobs[job + 1].first_block) job++;
+    piece.type = args.jobs[job].types[piece.matrix];
+    u32 cols = is_by256(piece.type) ? 256 : 64, tiles = (args.cols + cols - 1) / cols;
+    piece.from = slice_start(piece.slice, args.cols, cols, tiles);
+    piece.to = slice_start(piece.slice + 1, args.cols, cols, tiles);
+    return piece;
+}
+
+struct PieceBytes {
+    template <u32 T> static DEVICE_MEMBER void of(const MatmulArgs& args, const Job& job, const Piece& piece, const u8*& at, u32& bytes) {
+        u32 tiles = (args.cols + tile_cols(T) - 1) / tile_cols(T);
+        bytes = tile_bytes(T);
+        at = job.weights[piece.matrix] + ((u64)(piece.sixteen - job.first_block) * tiles + piece.from) * tile_bytes(T);
+    }
+};
+
+// The weights of a warp's pieces, one after another.
+struct Feed {
+    // That comes after the present one.
+    u32 number, end;
+    u32 job;
+    // This lane's first byte of it.
+    const u8* at;
+    // Of a tile, and tiles left.
+    u32 bytes, left;
+
+    // Of a tile; where there is only one type, a constant.
+    DEVICE_MEMBER u32 tile() const { return ONE_TYPE ? STAGE_BYTES : bytes; }
+    // To the next piece that has inputs; from where there is none, the next kernel may start.
+    DEVICE_MEMBER void seek(const MatmulArgs& args) {
+        for (; left == 0 && number < end; number += WARPS) {
+            Piece piece = piece_of(args, number, job);
+            left = piece.to - piece.from;
+            visit_type<PieceBytes>(piece.type, args, args.jobs[job], piece, at, bytes);
+            at += 16 * lane_index();
         }
     }
+    // Begins to copy the next tile; `to`: this lane's first place.
+    DEVICE_MEMBER void copy(const MatmulArgs& args, SharedPlace to) {
+        if (left > 0) {
+#pragma unroll
+            for (u32 first = 0; first < STAGE_BYTES; first += 16 * LANES)
+                if (first + 16 * lane_index() < tile()) copy_async(to + first, at + first);
+            at += tile();
+            left--;
+            if (left == 0) seek(args);
+            if (left == 0) let_next_start();
+        }
+        commit_copies();
+    }
+};
+
+// A warp's ring, and the activations.
+struct Ring {
+    u8* stages;
+    SharedPlace places;
+    // Of the tile that comes next.
+    u32 offset;
+    Activations x;
+
+    template <u32 T>
+    static DEVICE_MEMBER void of(const MatmulArgs& args, const Piece& piece, Ring& ring, Feed& feed, Sums& acc) {
+        Columns columns;
+        columns.stride = 0;
+        columns.count = args.num_rows;
+        columns.at = form_of<T>(ring.x) + (u64)piece.from * form_bytes(T);
+#pragma unroll 1
+        for (u32 left = piece.to - piece.from; left > 0; left--) {
+            wait_copies<STAGES - 1>();
+            sync_warp();
+            multiply_tile<T>(ring.stages + ring.offset, columns, acc);
+            columns.at += form_bytes(T);
+            sync_warp();
+            feed.copy(args, ring.places + ring.offset);
+            ring.offset = ring.offset + STAGE_BYTES == STAGES * STAGE_BYTES ? 0 : ring.offset + STAGE_BYTES;
+        }
+    }
+};
+
+// ONE_ROW: the row in the forms that are read.
+DEVICE void put_row(const MatmulArgs& args, const Activations& to) {
+    // Blocks of 256 inputs whose values are on their way together.
+    constexpr u32 TOGETHER = 3;
+    RowOf row = {args.row, args.cols, true};
+    float inverse = args.gamma ? inverse_norm(row, args.eps) : 1.0f;
+#pragma unroll 1
+    for (u32 first = warp_index(); 256 * first < args.cols; first += WARPS * TOGETHER) {
+        float v[TOGETHER][OWN];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) load_normed(row, args.gamma, inverse, first + i * WARPS, v[i]);
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++)
+            if (256 * (first + i * WARPS) < args.cols) put_forms(to, 0, args.cols, first + i * WARPS, v[i]);
+    }
 }
 
-// Sums of a warp, [4][lane].
-constexpr u32 SLOT = 4 * LANES;
+// Where the forms of ONE_ROW lie in shared memory.
+DEVICE Activations forms_at(u8* at, u32 cols) {
+    constexpr bool BY_256 = (TYPES & (1 << Q2_K | 1 << Q3_K | 1 << Q4_K | 1 << Q5_K | 1 << Q6_K | 1 << IQ4_XS)) != 0;
+    constexpr bool FLOATS = (TYPES & (1 << F32 | 1 << F16 | 1 << BF16)) != 0;
+    constexpr bool BY_32 = (TYPES & (1 << Q4_0 | 1 << Q4_1 | 1 << Q5_0 | 1 << Q5_1 | 1 << Q8_0 | 1 << IQ4_NL)) != 0;
+    u32 units = (cols + 63) / 64;
+    Activations x = {};
+    if (BY_256) x.by256 = at;
+    if (BY_256) at += cols / 256 * BYTES_256;
+    if (BY_32) x.by32 = at;
+    if (BY_32) at += units * BYTES_32;
+    if (FLOATS) x.floats = at;
+    return x;
+}
 
-KERNEL_AHEAD(matmul, MatmulArgs, THREADS) {
-    SHARED float slots[ROW_WARPS * SLICES * SLOT];
-    u32 j = 0;
-    while (j + 1 < args.num_jobs && block_x() >= args.jobs[j + 1].first_block) j++;
-    const Job& job = args.jobs[j];
-    u32 slice = warp_index() % SLICES, row_warp = warp_index() / SLICES;
-    u32 matrix = row_warp % MATRICES, first_row = (block_x() - job.first_block) * BLOCK_ROWS;
-    u32 row_tile = first_row / TILE_ROWS + row_warp / MATRICES;
-    if (row_tile * TILE_ROWS < job.rows) {
-        const u8* weights = job.weights[matrix];
-        u32 type = job.types[matrix];
-        Sums acc = {};
-        multiply_if<F32>(args, type, weights, row_tile, slice, acc);
-        multiply_if<F16>(args, type, weights, row_tile, slice, acc);
-        multiply_if<BF16>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q4_0>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q4_1>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q5_0>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q5_1>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q8_0>(args, type, weights, row_tile, slice, acc);
-        multiply_if<IQ4_NL>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q2_K>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q3_K>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q4_K>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q5_K>(args, type, weights, row_tile, slice, acc);
-        multiply_if<Q6_K>(args, type, weights, row_tile, slice, acc);
-        multiply_if<IQ4_XS>(args, type, weights, row_tile, slice, acc);
+// Keeps the sums of a piece for the others of its rows.
+DEVICE void put_sums(float* slot, const Sums& acc) {
+    u32 lane = lane_index();
+    if (ONE_ROW) {
+        if (lane % 4 == 0) {
+            slot[lane / 4] = acc[0][0];
+            slot[lane / 4 + 8] = acc[0][2];
+        }
+    } else {
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) slots[warp_index() * SLOT + i * LANES + lane_index()] = acc[0][i];
+        for (u32 i = 0; i < 4; i++) slot[i * LANES + lane] = acc[0][i];
     }
-    wait_for_inputs();
-    sync_threads();
-    for (u32 at = thread_index(); at < BLOCK_ROWS * COLUMNS; at += THREADS) {
-        u32 r = at % BLOCK_ROWS, c = at / BLOCK_ROWS, row = first_row + r;
+}
+
+// The outputs of 16 rows `first..first + count`, whose sums are all there.
+DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count) {
+    constexpr u32 OUTPUTS = TILE_ROWS * KEPT;
+    for (u32 at = thread_index(); at < count * OUTPUTS; at += THREADS) {
+        u32 sixteen = first + at / OUTPUTS, r = at % TILE_ROWS, c = at % OUTPUTS / TILE_ROWS, j = 0;
+        while (j + 1 < args.num_jobs && sixteen >= args.jobs[j + 1].first_block) j++;
+        const Job& job = args.jobs[j];
+        u32 row = (sixteen - job.first_block) * TILE_ROWS + r;
         if (row >= job.rows || c >= args.num_rows) continue;
-        float sums[MATRICES];
-        for (u32 m = 0; m < MATRICES; m++) {
-            u32 warp = (r / TILE_ROWS * MATRICES + m) * SLICES;
-            u32 i = r % TILE_ROWS / 8 * 2 + c % 2, from = 4 * (r % 8) + c / 2;
-            const float* part = slots + warp * SLOT + i * LANES + from;
+        u32 place = ONE_ROW ? r : (r / 8 * 2 + c % 2) * LANES + 4 * (r % 8) + c / 2;
+        const float* part = slots + at / OUTPUTS * PIECES * SLOT + place;
+        float sums[2];
+#pragma unroll
+        for (u32 m = 0; m < PIECES / SLICES; m++) {
             float parts[SLICES];
 #pragma unroll
-            for (u32 k = 0; k < SLICES; k++) parts[k] = part[k * SLOT];
+            for (u32 k = 0; k < SLICES; k++) parts[k] = part[(m * SLICES + k) * SLOT];
 #pragma unroll
             for (u32 width = 1; width < SLICES; width *= 2)
 #pragma unroll
                 for (u32 k = 0; k < SLICES; k += 2 * width) parts[k] += parts[k + width];
             sums[m] = parts[0];
         }
-        float value = sums[0];
-        if (GATED) value = silu(sums[0]) * sums[MATRICES - 1];
+        float value = GATED ? silu(sums[0]) * sums[GATED] : sums[0];
         float* to = job.out + (u64)c * job.rows + row;
         *to = args.accumulate ? *to + value : value;
+    }
+}
+
+KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
+    DYNAMIC_SHARED(shared);
+    // A multiprocessor's blocks are, as far as is known, apart by the number of multiprocessors.
+    u32 apart = grid_x() / args.beside, place = block_x() % apart * args.beside + block_x() / apart;
+    u32 first = first_of_block(args, place), last = first_of_block(args, place + 1);
+    u32 number = first * PIECES + warp_index();
+    Feed feed = {number, last * PIECES, 0, nullptr, 0, 0};
+    feed.seek(args);
+    if (feed.left == 0) let_next_start();
+    u8* stages = shared + warp_index() * STAGES * STAGE_BYTES;
+    Ring ring = {stages, shared_place(stages + 16 * lane_index()), 0, args.x};
+    // Weights are nobody's result: they are on their way before the activations are there.
+#pragma unroll 1
+    for (u32 i = 0; i < STAGES; i++) feed.copy(args, ring.places + i * STAGE_BYTES);
+    Feed later = feed;
+#pragma unroll 1
+    for (u32 room = args.ahead; room > 0 && later.left > 0; later.seek(args)) {
+        u32 bytes = smaller(room, later.left * later.tile());
+        if (lane_index() == 0) prefetch(later.at, bytes);
+        room -= bytes;
+        later.left = 0;
+    }
+    if (ONE_ROW && args.gamma && block_x() == 0 && thread_index() == 0) prefetch(args.gamma, args.cols * sizeof(float) / 16 * 16);
+    wait_for_inputs();
+    float* slots = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);
+    if (ONE_ROW) {
+        ring.x = forms_at(reinterpret_cast<u8*>(slots + args.round * PIECES * SLOT), args.cols);
+        put_row(args, ring.x);
+        sync_threads();
+    }
+#pragma unroll 1
+    for (; first < last; first += args.round) {
+        u32 count = smaller(args.round, last - first);
+#pragma unroll 1
+        for (; number < (first + count) * PIECES; number += WARPS) {
+            u32 job = 0;
+            Piece piece = piece_of(args, number, job);
+            float* slot = slots + (((piece.sixteen - first) * PIECES) + piece.matrix * SLICES + piece.slice) * SLOT;
+            Sums acc = {};
+            visit_type<Ring>(piece.type, args, piece, ring, feed, acc);
+            put_sums(slot, acc);
+        }
+        sync_threads();
+        write_out(args, slots, first, count);
+        sync_threads();
     }
 }

@@ -18,6 +18,8 @@
 
 constexpr u32 THREADS = ROW_WARPS * COLUMN_WARPS * LANES;
 constexpr u32 BLOCK_COLUMN_TILES = COLUMN_WARPS * COLUMN_TILES;
+// Of 16 rows, that are asked for as far as L2 before the activations are there.
+constexpr u32 AHEAD_BYTES = 6 << 10;
 // Of a thread's sums: 16 bytes for each column tile.
 constexpr u32 SUM_WORDS = COLUMN_TILES * THREADS;
 
@@ -94,47 +96,51 @@ DEVICE void load_sums(const Vec4f* from, Sums& acc) {
 template <u32 T> struct Stream {
     // Tiles of 256 inputs at a time, of 64 where columns take much room.
     static constexpr u32 COLS = tile_cols(T), STEP = is_float(T) ? 1 : 256 / COLS;
-    static constexpr u32 BLOCK = is_float(T) ? BYTES_FLOAT : is_by256(T) ? BYTES_256 : BYTES_32;
+    static constexpr u32 BLOCK = form_bytes(T);
     static constexpr u32 ROW_BYTES = STEP * tile_bytes(T), COLUMN_BYTES = STEP * BLOCK;
     static constexpr u32 STAGE_BYTES = ROW_WARPS * ROW_BYTES + BLOCK_COLUMN_TILES * COLUMN_BYTES;
-    // What this lane copies of the next step: of its warp's rows, and of the column tile of its warp's number.
-    const u8* weights;
-    const u8* x;
-    u64 column_stride;
-    bool has_rows;
+    // What this lane copies of the next step: of its warp's rows, and of the column tile of its warp's number. In 16 bytes, and
+    // for no rows NONE: registers are for sums.
+    static constexpr u32 NONE = ~0u;
+    u32 row, column;
 
     // From tile `k` of `tiles` on.
-    DEVICE_MEMBER Stream(const WideArgs& args, const Unit& unit, u32 matrix, u32 tiles, u32 k) {
+    DEVICE_MEMBER Stream(const Unit& unit, u32 tiles, u32 k) {
         u32 row_tile = unit.first_row / TILE_ROWS + warp_index() % ROW_WARPS;
-        has_rows = row_tile * TILE_ROWS < unit.rows;
-        weights = unit.weights[matrix] + ((u64)row_tile * tiles + k) * tile_bytes(T) + 16 * row_lane();
-        column_stride = (u64)tiles * BLOCK;
-        x = is_float(T) ? args.x.floats : is_by256(T) ? args.x.by256 : args.x.by32;
-        x += (unit.column_block * BLOCK_COLUMN_TILES + warp_index()) * column_stride + (u64)k * BLOCK + 16 * lane_index();
+        row = row_tile * TILE_ROWS < unit.rows ? (row_tile * tiles + k) * (tile_bytes(T) / 16) + row_lane() : NONE;
+        column = ((unit.column_block * BLOCK_COLUMN_TILES + warp_index()) * tiles + k) * (BLOCK / 16) + lane_index();
     }
 
     // Among the warps of the same rows.
     static DEVICE_MEMBER u32 row_lane() { return warp_index() / ROW_WARPS * LANES + lane_index(); }
 
-    // Begins to copy `count` tiles and goes on to the next.
-    DEVICE_MEMBER void copy(SharedPlace stage, u32 count) {
+    // Begin to copy `count` tiles and go on to the next.
+    DEVICE_MEMBER void copy_rows(const u8* weights, SharedPlace stage, u32 count) {
+        if (row == NONE) return;
         SharedPlace to = stage + warp_index() % ROW_WARPS * ROW_BYTES + 16 * row_lane();
+        const u8* from = weights + 16 * (u64)row;
         u32 pieces = STEP == 1 ? ROW_BYTES / 16 : count * (tile_bytes(T) / 16);
-        if (has_rows)
 #pragma unroll
-            for (u32 at = 0; at < ROW_BYTES / 16; at += COLUMN_WARPS * LANES)
-                if (at + row_lane() < pieces) copy_async(to + 16 * at, weights + 16 * at);
-        weights += ROW_BYTES;
-        pieces = STEP == 1 ? COLUMN_BYTES / 16 : count * (BLOCK / 16);
+        for (u32 at = 0; at < ROW_BYTES / 16; at += COLUMN_WARPS * LANES)
+            if (at + row_lane() < pieces) copy_async(to + 16 * at, from + 16 * at);
+        row += ROW_BYTES / 16;
+    }
+    // Asks for what comes next, of `left` bytes.
+    DEVICE_MEMBER void prefetch_rows(const u8* weights, u32 left) const {
+        if (row != NONE && row_lane() == 0) prefetch(weights + 16 * (u64)row, smaller(AHEAD_BYTES, left));
+    }
+    DEVICE_MEMBER void copy_columns(const WideArgs& args, u32 tiles, SharedPlace stage, u32 count) {
+        u32 pieces = STEP == 1 ? COLUMN_BYTES / 16 : count * (BLOCK / 16);
 #pragma unroll
         for (u32 ct = 0; ct < BLOCK_COLUMN_TILES; ct += ROW_WARPS * COLUMN_WARPS) {
             if (ct + warp_index() >= BLOCK_COLUMN_TILES) continue;
-            to = stage + ROW_WARPS * ROW_BYTES + (ct + warp_index()) * COLUMN_BYTES + 16 * lane_index();
+            SharedPlace to = stage + ROW_WARPS * ROW_BYTES + (ct + warp_index()) * COLUMN_BYTES + 16 * lane_index();
+            const u8* from = form_of<T>(args.x) + 16 * (u64)(column + ct * tiles * (BLOCK / 16));
 #pragma unroll
             for (u32 at = 0; at < COLUMN_BYTES / 16; at += LANES)
-                if (at + lane_index() < pieces) copy_async(to + 16 * at, x + ct * column_stride + 16 * at);
+                if (at + lane_index() < pieces) copy_async(to + 16 * at, from + 16 * at);
         }
-        x += COLUMN_BYTES;
+        column += COLUMN_BYTES / 16;
     }
 
     DEVICE_MEMBER void multiply(const u8* stage, u32 count, Sums& acc) const {
@@ -145,11 +151,7 @@ template <u32 T> struct Stream {
         columns.count = COLUMNS;
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
-            Tile<T> tile;
-            tile.template load<true>(weights + i * tile_bytes(T));
-            if constexpr (is_float(T)) multiply_floats<T>(tile, columns, acc);
-            else if constexpr (is_by256(T)) multiply_by256<T>(tile, columns, acc);
-            else multiply_by32<T>(tile, columns, acc);
+            multiply_tile<T>(weights + i * tile_bytes(T), columns, acc);
             columns.at += BLOCK;
         }
     }
@@ -163,10 +165,17 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
     u32 slices = SLICES / args.splits, first = unit.split * slices;
     u32 tiles = (args.cols + S::COLS - 1) / S::COLS, slot = 0;
     u32 k = slice_start(first, args.cols, S::COLS, tiles), end = slice_start(first + slices, args.cols, S::COLS, tiles);
-    S stream(args, unit, matrix, tiles, k);
+    S stream(unit, tiles, k);
+    // Weights are nobody's result: they are on their way before the activations are there.
+#pragma unroll 1
+    for (u32 i = 0; i < STAGES - 1; i++)
+        if (k + i * S::STEP < end) stream.copy_rows(unit.weights[matrix], places + i * S::STAGE_BYTES, smaller(S::STEP, end - k - i * S::STEP));
+    u32 copied = k + (STAGES - 1) * S::STEP;
+    if (unit.number == block_x() && copied < end) stream.prefetch_rows(unit.weights[matrix], (end - copied) * tile_bytes(T));
+    wait_for_inputs();
 #pragma unroll 1
     for (u32 i = 0; i < STAGES - 1; i++) {
-        if (k + i * S::STEP < end) stream.copy(places + i * S::STAGE_BYTES, smaller(S::STEP, end - k - i * S::STEP));
+        if (k + i * S::STEP < end) stream.copy_columns(args, tiles, places + i * S::STAGE_BYTES, smaller(S::STEP, end - k - i * S::STEP));
         commit_copies();
     }
 #pragma unroll 1
@@ -181,7 +190,10 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
             wait_copies<STAGES - 2>();
             sync_threads();
             u32 ahead = k + (STAGES - 1) * S::STEP, used = slot == 0 ? STAGES - 1 : slot - 1;
-            if (ahead < end) stream.copy(places + used * S::STAGE_BYTES, smaller(S::STEP, end - ahead));
+            if (ahead < end) {
+                stream.copy_rows(unit.weights[matrix], places + used * S::STAGE_BYTES, smaller(S::STEP, end - ahead));
+                stream.copy_columns(args, tiles, places + used * S::STAGE_BYTES, smaller(S::STEP, end - ahead));
+            }
             commit_copies();
             stream.multiply(stages + slot * S::STAGE_BYTES, smaller(S::STEP, end - k), acc);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
@@ -196,10 +208,11 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
     sync_threads();
 }
 
-template <u32 T> DEVICE void multiply_if(const WideArgs& args, const Unit& unit, u32 matrix, u8* shared, Sums& acc) {
-    if constexpr ((TYPES >> T & 1) != 0)
-        if (unit.types[matrix] == T) multiply_unit<T>(args, unit, matrix, shared, acc);
-}
+struct Multiply {
+    template <u32 T> static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, u8* shared, Sums& acc) {
+        multiply_unit<T>(args, unit, matrix, shared, acc);
+    }
+};
 
 // Sums of all splits, as pairs and pairs of pairs.
 DEVICE void gather_splits(const Vec4f* parts, u32 splits, Sums& acc) {
@@ -278,7 +291,8 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     unit.parts = args.parts + (u64)(is_whole ? 3 * block_x() : outputs * args.splits * in_turn) * SUM_WORDS;
 }
 
-KERNEL_RESIDENT(matmul_wide, WideArgs, THREADS, RESIDENT) {
+KERNEL_AHEAD(matmul_wide, WideArgs, THREADS, RESIDENT) {
+    let_next_start();
     DYNAMIC_SHARED(shared);
     SHARED Unit unit;
 #pragma unroll 1
@@ -291,21 +305,7 @@ KERNEL_RESIDENT(matmul_wide, WideArgs, THREADS, RESIDENT) {
         u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
         for (u32 m = unit.matrix; m <= last; m++) {
-            multiply_if<F32>(args, unit, m, shared, acc);
-            multiply_if<F16>(args, unit, m, shared, acc);
-            multiply_if<BF16>(args, unit, m, shared, acc);
-            multiply_if<Q4_0>(args, unit, m, shared, acc);
-            multiply_if<Q4_1>(args, unit, m, shared, acc);
-            multiply_if<Q5_0>(args, unit, m, shared, acc);
-            multiply_if<Q5_1>(args, unit, m, shared, acc);
-            multiply_if<Q8_0>(args, unit, m, shared, acc);
-            multiply_if<IQ4_NL>(args, unit, m, shared, acc);
-            multiply_if<Q2_K>(args, unit, m, shared, acc);
-            multiply_if<Q3_K>(args, unit, m, shared, acc);
-            multiply_if<Q4_K>(args, unit, m, shared, acc);
-            multiply_if<Q5_K>(args, unit, m, shared, acc);
-            multiply_if<Q6_K>(args, unit, m, shared, acc);
-            multiply_if<IQ4_XS>(args, unit, m, shared, acc);
+            visit_type<Multiply>(unit.types[m], args, unit, m, shared, acc);
             if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
         }
         Sums gate = {};

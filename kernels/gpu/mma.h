@@ -181,6 +181,26 @@ DEVICE u32 high_halves(u32 a, u32 b) {
 #endif
 }
 
+// Byte `at` of a word, with zeros or its sign above.
+DEVICE u32 byte_of(u32 word, u32 at) {
+#if ON_CUDA
+    u32 y;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(y) : "r"(word), "r"(0x4440 + at));
+    return y;
+#else
+    return word >> (8 * at) & 0xff;
+#endif
+}
+DEVICE i32 signed_byte_of(u32 word, u32 at) {
+#if ON_CUDA
+    i32 y;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(y) : "r"(word), "r"(0x8880 + 0x1111 * at));
+    return y;
+#else
+    return (i32)(i8)(word >> (8 * at));
+#endif
+}
+
 // Bytes for eight nibbles by a table of 16: `even` for bits 0..3 of each byte, `odd` for bits 4..7.
 DEVICE void lookup16(u32 nibbles, const u32 (&table)[4], u32& even, u32& odd) {
 #if ON_CUDA

@@ -36,6 +36,8 @@ pub use cuda::{CudaDevice, CudaReport};
 pub use device::GpuDevice;
 pub(crate) use device::GpuValues;
 pub use driver::DeviceFacts;
+#[doc(hidden)]
+pub use linear::ProductShape;
 pub(crate) use matrix::GpuMatrix;
 
 /// Every source with every set of constants that operations ask for, so that all can be compiled ahead of time. A file

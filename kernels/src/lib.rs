@@ -22,6 +22,6 @@ pub use crate::device::{
 };
 pub use crate::error::DeviceError;
 #[doc(hidden)]
-pub use crate::gpu::{AheadCompiler, KernelSource};
+pub use crate::gpu::{AheadCompiler, KernelSource, ProductShape};
 pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
 pub use crate::open::{DeviceName, open_device, open_limited_device};

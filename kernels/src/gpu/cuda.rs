@@ -23,6 +23,9 @@ use crate::gpu::nvrtc::Nvrtc;
 
 pub use report::{CudaDevice, CudaReport};
 
+/// Dynamic shared memory from which on kernels are made for all that a multiprocessor has.
+const MUCH_SHARED_BYTES: u32 = 48 << 10;
+
 /// A device, and a stream on it.
 #[derive(Debug)]
 pub(crate) struct Cuda {
@@ -311,7 +314,7 @@ impl Driver for Cuda {
         shared_bytes: u32,
     ) -> Result<Function, DeviceError> {
         self.context.enter()?;
-        let about = |call| format!("{call} of kernel {}", name.to_string_lossy());
+        let about = |call: &str| format!("{call} of kernel {}", name.to_string_lossy());
         let mut function = std::ptr::null_mut();
         // SAFETY: a place for the answer, and a module that `load` made.
         check(&about("cuModuleGetFunction"), unsafe {
@@ -324,6 +327,14 @@ impl Driver for Cuda {
                 unsafe { sys::cuFuncSetAttribute(function, limit, shared_bytes.cast_signed()) };
             let what = format!("{shared_bytes} bytes of shared memory (cuFuncSetAttribute)");
             check(&about(&what), result)?;
+        }
+        if shared_bytes > MUCH_SHARED_BYTES {
+            // Else the driver may leave a multiprocessor room for one block alone, and the next kernel's could not begin.
+            let share =
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: a function of ours. All of what it can be, in hundredths.
+            let result = unsafe { sys::cuFuncSetAttribute(function, share, 100) };
+            check(&about("its share of L1 (cuFuncSetAttribute)"), result)?;
         }
         let names = &mut self.state().kernel_names;
         names.insert(function as u64, name.to_string_lossy().into_owned());

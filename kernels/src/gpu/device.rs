@@ -36,7 +36,7 @@ pub(crate) struct GpuValues {
 #[derive(Debug)]
 pub struct GpuDevice {
     pub(super) driver: Arc<dyn Driver>,
-    modules: Modules,
+    pub(super) modules: Modules,
     tables: Mutex<DeviceTables>,
     /// Memory that operations use between their kernels; grows to what the largest one needed.
     scratch: Mutex<Vec<DeviceMemory>>,

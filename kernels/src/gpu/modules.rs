@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use crate::error::DeviceError;
 use crate::gpu::driver::{Driver, Function, Module, Source};
@@ -19,6 +20,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("products.h", include_str!("../../gpu/products.h")),
     ("weights.h", include_str!("../../gpu/weights.h")),
     ("activations.h", include_str!("../../gpu/activations.h")),
+    ("activate.h", include_str!("../../gpu/activate.h")),
 ];
 
 /// Modules of a device, compiled when first asked for.
@@ -110,6 +112,41 @@ impl Modules {
             what: format!("kernel name {name:?}"),
         })?;
         self.driver.function(module, &c_name, shared_bytes)
+    }
+
+    /// Compiles what is not there yet, on as many threads as there are processors.
+    ///
+    /// # Errors
+    /// [`DeviceError::Compile`] with the compiler's words.
+    pub(crate) fn compile_ahead(&self, sources: Vec<Source>) -> Result<(), DeviceError> {
+        let mut wanted: Vec<Source> = Vec::new();
+        for source in sources {
+            let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_known = loaded
+                .modules
+                .iter()
+                .any(|(known, _)| is_same(known, &source));
+            if !is_known && !wanted.iter().any(|known| is_same(known, &source)) {
+                wanted.push(source);
+            }
+        }
+        let left = Mutex::new(wanted.into_iter());
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let done = Mutex::new(Vec::new());
+        let work = || {
+            for source in std::iter::from_fn(next) {
+                let module = self.module(&source);
+                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                done.push((source, module));
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        for (source, module) in done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            loaded.modules.push((source, module?));
+        }
+        Ok(())
     }
 
     /// The module of a source: kept from before, or compiled.

@@ -1,9 +1,11 @@
 //! How gpu/matmul_wide.cu shares the work among thread blocks. It changes no result.
 
+use std::fmt;
+
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
-use crate::gpu::linear::{Activations, COLUMNS, Job, MAX_JOBS, SLICES};
+use crate::gpu::linear::work::{Activations, COLUMNS, Job, MAX_JOBS, SLICES, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
 /// Column tiles of a warp that kernels are compiled for. Nine are the 65 rows of a large tree.
@@ -19,6 +21,9 @@ const RESIDENT_THREADS: usize = 512;
 /// With more column tiles than this, a thread needs up to 200 registers.
 const LIGHT_COLUMN_TILES: usize = 8;
 const HEAVY_THREADS: usize = 320;
+/// Up to so many column tiles, 80 registers do.
+const LEAN_COLUMN_TILES: usize = 3;
+const LEAN_THREADS: usize = 768;
 /// Shared memory that a block takes besides its own.
 const RESERVED_BYTES: usize = 1280;
 /// Of L2 a clock, a multiprocessor's share.
@@ -52,7 +57,7 @@ pub(super) struct WideArgs {
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(in crate::gpu) struct Wide {
     /// Column tiles of a warp.
     column_tiles: usize,
     row_warps: usize,
@@ -78,69 +83,87 @@ fn step_bytes(dtype: DType) -> (usize, usize, usize) {
     (tiles * tile_bytes(dtype), tiles * form.block_bytes(), step)
 }
 
-fn dtypes(types: u32) -> impl Iterator<Item = DType> {
-    DType::ALL
-        .iter()
-        .copied()
-        .filter(move |dtype| types >> dtype.ggml_id() & 1 == 1)
+impl fmt::Display for Wide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            column_tiles,
+            row_warps,
+            column_warps,
+            stages,
+            resident,
+            splits,
+            column_blocks,
+            ..
+        } = self;
+        write!(
+            f,
+            "{row_warps} x {column_warps} warps, {column_tiles} tiles, {stages} stages, {resident} blocks, {splits} splits, \
+             {column_blocks} column blocks"
+        )
+    }
 }
 
-impl Shape {
-    /// The cheapest of those that fit on the device; none where nothing fits. `rows`: of each matrix.
-    pub(super) fn of(
-        num_rows: usize,
-        rows: &[usize],
-        cols: usize,
-        matrices: usize,
-        types: u32,
-        facts: &DeviceFacts,
-    ) -> Option<Self> {
+impl Wide {
+    /// The cheapest of those that fit on the device; none where nothing fits.
+    pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
         let multiprocessors = (facts.multiprocessors as usize).max(1);
         MAX_COLUMN_TILES.iter().find_map(|&most| {
-            Self::all(num_rows, matrices, types, most, facts)
+            Self::with_columns(work, most, RESIDENT_THREADS, facts)
                 .filter(|shape| {
-                    let outputs = shape.row_blocks(rows) * shape.column_blocks;
+                    let outputs = shape.row_blocks(work.heights) * shape.column_blocks;
                     shape.splits == 1 || shape.parts_bytes(outputs, 0) <= MAX_PARTS_BYTES
                 })
-                .min_by_key(|shape| shape.cost(rows, cols, types, multiprocessors))
+                .min_by_key(|shape| shape.cost(work, multiprocessors))
         })
     }
 
-    /// Those that fit, with at most so many column tiles in a block.
-    pub(super) fn all(
-        num_rows: usize,
-        matrices: usize,
-        types: u32,
+    /// Those that fit, the same one perhaps more than once.
+    pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
+        let all = MAX_COLUMN_TILES.iter().flat_map(|&most| {
+            [RESIDENT_THREADS, LEAN_THREADS]
+                .into_iter()
+                .flat_map(move |threads| Self::with_columns(work, most, threads, facts))
+        });
+        all.collect()
+    }
+
+    /// Those that fit, with at most so many column tiles in a block and threads on a multiprocessor.
+    fn with_columns(
+        work: &Work<'_>,
         most: usize,
+        threads: usize,
         facts: &DeviceFacts,
     ) -> impl Iterator<Item = Self> {
         ROW_WARPS.iter().flat_map(move |&row_warps| {
             SPLITS.iter().filter_map(move |&splits| {
-                Self::fitting(num_rows, row_warps, splits, matrices, types, most, facts)
+                Self::fitting(work, row_warps, splits, most, threads, facts)
             })
         })
     }
 
     fn fitting(
-        num_rows: usize,
+        work: &Work<'_>,
         row_warps: usize,
         splits: usize,
-        matrices: usize,
-        types: u32,
         most: usize,
+        most_threads: usize,
         facts: &DeviceFacts,
     ) -> Option<Self> {
-        let tiles = num_rows.div_ceil(COLUMNS);
+        let tiles = work.num_rows.div_ceil(COLUMNS);
         let column_blocks = tiles.div_ceil(most);
         let of_block = tiles.div_ceil(column_blocks);
         let column_warps = if of_block > 9 { 2 } else { 1 };
         let of_warp = of_block.div_ceil(column_warps);
         let column_tiles = *COLUMN_TILES.iter().find(|&&tiles| tiles >= of_warp)?;
         let threads = row_warps * column_warps * 32;
-        let at_once = match column_tiles {
-            ..=LIGHT_COLUMN_TILES => RESIDENT_THREADS,
-            _ => HEAVY_THREADS,
+        let at_once = if column_tiles <= LEAN_COLUMN_TILES {
+            LEAN_THREADS
+        } else if column_tiles <= LIGHT_COLUMN_TILES {
+            RESIDENT_THREADS
+        } else {
+            HEAVY_THREADS
         };
+        let at_once = at_once.min(most_threads);
         if threads > at_once {
             return None;
         }
@@ -148,8 +171,8 @@ impl Shape {
             let (row, column, _) = step_bytes(dtype);
             row_warps * row + column_warps * column_tiles * column
         };
-        let stage = dtypes(types).map(stage).max()?;
-        let waiting = if splits < SLICES as usize {
+        let stage = dtypes(work.types).map(stage).max()?;
+        let waiting = if splits < SLICES {
             column_tiles * threads * 16
         } else {
             0
@@ -171,7 +194,7 @@ impl Shape {
             stages,
             resident,
             splits,
-            matrices,
+            matrices: work.matrices,
             column_blocks,
             shared_bytes: waiting + stages * stage,
         })
@@ -179,14 +202,14 @@ impl Shape {
 
     /// Clocks of the busiest multiprocessor, roughly: its blocks share its issue slots and what it can read; one of few warps
     /// waits for its own results; and each begins with waiting for memory.
-    fn cost(&self, rows: &[usize], cols: usize, types: u32, multiprocessors: usize) -> usize {
+    fn cost(&self, work: &Work<'_>, multiprocessors: usize) -> usize {
         let units = self
-            .units(self.row_blocks(rows))
+            .units(self.row_blocks(work.heights))
             .div_ceil(multiprocessors)
             .max(1);
         let together = self.resident.min(units);
         let warps = self.row_warps * self.column_warps;
-        let mut steps = cols.div_ceil(STEP_COLS).div_ceil(self.splits);
+        let mut steps = work.cols.div_ceil(STEP_COLS).div_ceil(self.splits);
         if self.splits == 1 {
             steps *= self.matrices;
         }
@@ -196,7 +219,7 @@ impl Shape {
             let columns = self.column_warps * self.column_tiles * column;
             (self.row_warps * row + columns) * (STEP_COLS / step)
         };
-        let bytes = dtypes(types).map(bytes).max().unwrap_or(0);
+        let bytes = dtypes(work.types).map(bytes).max().unwrap_or(0);
         let step = (together * warps * instructions * 5 / 16)
             .max(2 * instructions)
             .max(together * bytes / SHARE_BYTES);
@@ -269,7 +292,7 @@ impl Shape {
 
 /// For a check of a step's tree, a larger one, and a prompt.
 pub(super) fn sources(types: u32) -> Vec<Source> {
-    let shape = |column_tiles, row_warps, column_warps, resident| Shape {
+    let shape = |column_tiles, row_warps, column_warps, resident| Wide {
         column_tiles,
         row_warps,
         column_warps,
@@ -288,18 +311,7 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn facts(multiprocessors: u32, shared_kib: u32) -> DeviceFacts {
-        DeviceFacts {
-            name: String::new(),
-            arch: String::new(),
-            driver_version: String::new(),
-            multiprocessors,
-            memory_bytes: 0,
-            shared_bytes_per_block: shared_kib << 10,
-            uuid: [0; 16],
-        }
-    }
+    use crate::gpu::linear::work::facts;
 
     /// Every number of rows has a shape on every chip that takes them all and fits.
     #[test]
@@ -308,7 +320,14 @@ mod tests {
             for dtype in DType::ALL {
                 for num_rows in (9..200).chain([512, 4096]) {
                     let what = format!("{dtype}, {num_rows} rows, {facts:?}");
-                    let shape = Shape::of(num_rows, &[5120], 5120, 1, 1 << dtype.ggml_id(), &facts);
+                    let work = Work {
+                        num_rows,
+                        heights: &[5120],
+                        cols: 5120,
+                        matrices: 1,
+                        types: 1 << dtype.ggml_id(),
+                    };
+                    let shape = Wide::of(&work, &facts);
                     let shape = shape.expect(&what);
                     assert!(shape.columns() >= num_rows, "{what}: {shape:?}");
                     assert!(

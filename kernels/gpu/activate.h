@@ -1,0 +1,149 @@
+// From a row's values to the forms of activations.h: an optional RMS norm, then int8 = round(x 127 / amax) for each 256 or 32
+// inputs, ties to even. Whoever computes a row has the same bits.
+#pragma once
+#include "activations.h"
+
+// Threads that add up a row's squares: the first ones of a thread block.
+constexpr u32 NORM_THREADS = 256;
+// Inputs of a lane.
+constexpr u32 OWN = 8;
+
+// A row's values, or factors for them.
+struct RowOf {
+    const float* at;
+    u32 cols;
+    // Whether it is whole 16 bytes from 16 bytes to 16 bytes.
+    bool is_aligned;
+};
+
+// Inputs `at..at + 8` of a row, zeros behind its end.
+DEVICE void load_own(const RowOf& row, u32 at, float (&v)[OWN]) {
+    if (row.is_aligned) {
+        for (u32 i = 0; i < OWN; i += 4) {
+            Vec4f four = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (at + i < row.cols) four = *reinterpret_cast<const Vec4f*>(row.at + at + i);
+            v[i] = four.x;
+            v[i + 1] = four.y;
+            v[i + 2] = four.z;
+            v[i + 3] = four.w;
+        }
+    } else {
+        for (u32 i = 0; i < OWN; i++) v[i] = at + i < row.cols ? row.at[at + i] : 0.0f;
+    }
+}
+
+// All threads of the block call it.
+DEVICE float inverse_norm(const RowOf& x, float eps) {
+    // Stretches of the row that are on their way together.
+    constexpr u32 TOGETHER = 3;
+    SHARED float parts[NORM_THREADS / LANES];
+    if (thread_index() < NORM_THREADS) {
+        float sum = 0.0f;
+#pragma unroll 1
+        for (u32 first = OWN * thread_index(); first < x.cols; first += OWN * NORM_THREADS * TOGETHER) {
+            float v[TOGETHER][OWN];
+#pragma unroll
+            for (u32 i = 0; i < TOGETHER; i++) load_own(x, first + i * OWN * NORM_THREADS, v[i]);
+            // Zeros behind the end change nothing.
+#pragma unroll
+            for (u32 i = 0; i < TOGETHER; i++)
+                for (u32 j = 0; j < OWN; j++) sum = fused_multiply_add(v[i][j], v[i][j], sum);
+        }
+        sum = warp_sum(sum);
+        if (lane_index() == 0) parts[warp_index()] = sum;
+    }
+    sync_threads();
+    float sum = 0.0f;
+    for (u32 i = 0; i < NORM_THREADS / LANES; i++) sum += parts[i];
+    return divide(1.0f, square_root(divide(sum, (float)x.cols) + eps));
+}
+
+// A lane's inputs of the 256 from `256 block` on, normed where `gamma` is not null.
+DEVICE void load_normed(const RowOf& x, const float* gamma, float inverse, u32 block, float (&v)[OWN]) {
+    u32 at = 256 * block + OWN * lane_index();
+    load_own(x, at, v);
+    if (!gamma) return;
+    float factors[OWN];
+    load_own({gamma, x.cols, x.is_aligned}, at, factors);
+    for (u32 i = 0; i < OWN; i++) v[i] = multiply(multiply(v[i], inverse), factors[i]);
+}
+
+// The largest of the lanes whose index agrees but for the bits below `width`.
+DEVICE float largest(float x, u32 width) {
+    for (u32 mask = width / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
+    return x;
+}
+
+// Eight int8 in two words, and their sum.
+DEVICE i32 quantise(const float (&v)[OWN], float amax, u32 (&words)[2]) {
+    float inverse = amax > 0.0f ? divide(127.0f, amax) : 0.0f;
+    i32 sum = 0;
+    words[0] = words[1] = 0;
+    for (u32 i = 0; i < OWN; i++) {
+        i32 q = round_to_int(v[i] * inverse);
+        sum += q;
+        words[i / 4] |= (u32)(q & 0xff) << (8 * (i % 4));
+    }
+    return sum;
+}
+
+// Quants of inputs 8 lane.. of a warp's 256, as two words of unit `lane / 8`.
+DEVICE void put_quants(u8* unit, u32 column, const u32 (&words)[2]) {
+    u32 place = lane_index() % 8, t = place % 2 * 2;
+    u8* to = unit + 16 * (4 * column + t) + 8 * (place / 4) + 4 * (place % 4 / 2);
+    *reinterpret_cast<u32*>(to) = words[0];
+    *reinterpret_cast<u32*>(to + 16) = words[1];
+}
+
+// The forms that are asked for of a warp's 256 inputs from `256 block` on. `to`: where the row's column tile begins.
+DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, float (&v)[OWN]) {
+    u32 lane = lane_index();
+    float magnitude = 0.0f;
+    for (u32 i = 0; i < OWN; i++) magnitude = larger(magnitude, v[i] < 0.0f ? -v[i] : v[i]);
+    u32 words[2];
+    // Only rows of whole quant blocks have a form in int8, so warps are whole in the one, and groups of four lanes in the other.
+    if (to.by256) {
+        u8* at = to.by256 + block * BYTES_256;
+        float amax = largest(magnitude, 32);
+        i32 sum = quantise(v, amax, words);
+        put_quants(at + UNIT_BYTES * (lane / 8), column, words);
+        sum += shuffle_xor(sum, 1);
+        if (lane % 2 == 0) {
+            u8* sums = at + SUMS_256 + 8 * (4 * column + lane / 8) + lane % 8 / 2;
+            sums[0] = (u8)(sum & 127);
+            sums[4] = (u8)(sum >> 7);
+        }
+        if (lane == 0) reinterpret_cast<float*>(at + SCALES_256)[column] = divide(amax, 127.0f);
+    }
+    u32 units = (cols + 63) / 64, unit = 4 * block + lane / 8;
+    if (to.by32) {
+        u8* at = to.by32 + unit * BYTES_32;
+        float amax = largest(magnitude, 4);
+        i32 sum = quantise(v, amax, words);
+        sum += shuffle_xor(sum, 1);
+        sum += shuffle_xor(sum, 2);
+        if (unit < units) {
+            put_quants(at, column, words);
+            if (lane % 4 == 0) {
+                u32 group = lane % 8 / 4 * KEPT + column;
+                float scale = divide(amax, 127.0f);
+                reinterpret_cast<float*>(at + SCALES_32)[group] = scale;
+                reinterpret_cast<float*>(at + TOTALS_32)[group] = scale * (float)sum;
+            }
+        }
+    }
+    if (to.floats && unit < units) {
+        u32 place = lane % 8, step = place / 2, half = place % 2;
+        u8* at = to.floats + unit * BYTES_FLOAT + UNIT_BYTES * (step / 2) + 64 * column + 8 * (step % 2) + 4 * half;
+        for (u32 term = 0; term < FLOAT_TERMS; term++)
+            for (u32 t = 0; t < 4; t++) {
+                u32 word = 0;
+                for (u32 i = 0; i < 2; i++) {
+                    u32 bits = f32_to_bits(v[2 * t + i]) & 0xffff0000u;
+                    v[2 * t + i] -= bits_to_f32(bits);
+                    word |= bits >> (16 * (1 - i));
+                }
+                *reinterpret_cast<u32*>(at + TERM_BYTES * term + 16 * t) = word;
+            }
+    }
+}

@@ -1,0 +1,333 @@
+//! How gpu/matmul.cu shares the work among thread blocks. It changes no result.
+
+use std::fmt;
+
+use tensor::DType;
+
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
+use crate::gpu::linear::work::{Activations, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
+use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
+
+/// Tiles of a warp's ring.
+const STAGES: [usize; 6] = [8, 6, 4, 3, 2, 1];
+/// Shared memory that a block takes besides its own.
+const RESERVED_BYTES: usize = 1280;
+/// For sums that wait for each other.
+const SUMS_BYTES: usize = 16 << 10;
+/// Types whose products need more registers than half of a multiprocessor's are for twelve warps.
+pub(super) const HEAVY: [DType; 3] = [DType::F32, DType::F16, DType::Q2K];
+/// Threads that norm a row.
+const NORM_WARPS: usize = 8;
+
+/// See gpu/matmul.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct NarrowArgs {
+    pub jobs: [Job; MAX_JOBS],
+    pub row_words: [u32; MAX_JOBS],
+    pub x: Activations,
+    pub row: DevicePtr,
+    pub gamma: DevicePtr,
+    pub eps: f32,
+    pub num_jobs: u32,
+    pub cols: u32,
+    pub num_rows: u32,
+    pub accumulate: u32,
+    pub share: u32,
+    pub extra: u32,
+    pub beside: u32,
+    pub round: u32,
+    pub ahead: u32,
+}
+
+/// What may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choice {
+    warps: usize,
+    /// Blocks of the launch that a multiprocessor holds.
+    per_multiprocessor: usize,
+    /// Blocks that there is room for, those of the next launch among them.
+    resident: usize,
+    /// Bytes that a warp asks for behind its ring.
+    ahead_bytes: usize,
+    /// A single row is made ready by every block for itself.
+    row_inside: bool,
+}
+
+/// Half of a multiprocessor, so that the next launch's weights come while this one's last are multiplied. Three warps beside
+/// each other hide what one waits for; 16 rows are 8 or 16 pieces of work, and blocks have two or three times that.
+const USUAL: Choice = Choice {
+    warps: 12,
+    per_multiprocessor: 1,
+    resident: 2,
+    ahead_bytes: 4096,
+    row_inside: true,
+};
+
+/// The shape of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::gpu) struct Narrow {
+    choice: Choice,
+    matrices: usize,
+    stages: usize,
+    /// Sixteens of rows whose sums wait for each other at a time.
+    round: usize,
+    /// Of the launch.
+    blocks: usize,
+    pub shared_bytes: usize,
+}
+
+impl fmt::Display for Narrow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Choice {
+            warps,
+            per_multiprocessor,
+            resident,
+            ahead_bytes,
+            row_inside,
+        } = self.choice;
+        let stages = self.stages;
+        let row = if row_inside { "inside" } else { "before" };
+        write!(
+            f,
+            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {ahead_bytes} ahead, row {row}"
+        )
+    }
+}
+
+impl Narrow {
+    /// The usual one, or what of it there is room for on the device.
+    pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
+        let with = |warps, resident, row_inside| Choice {
+            warps,
+            resident,
+            row_inside,
+            ..USUAL
+        };
+        let choices = [
+            USUAL,
+            with(12, 1, true),
+            with(8, 1, true),
+            with(8, 1, false),
+            with(4, 1, false),
+        ];
+        let fitting = choices.map(|choice| Self::fitting(choice, work, facts));
+        let mut fitting = fitting.into_iter().flatten();
+        let least = fitting.clone().next();
+        fitting.find(|shape| shape.stages > 1).or(least)
+    }
+
+    /// All that can be compared; those that fit.
+    pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
+        let mut shapes = Vec::new();
+        for (warps, per_multiprocessor, resident) in [
+            (12, 1, 2),
+            (8, 1, 2),
+            (8, 2, 2),
+            (8, 2, 3),
+            (12, 2, 2),
+            (16, 1, 1),
+        ] {
+            for (ahead_bytes, row_inside) in [(4096, true), (0, true), (8192, true), (4096, false)]
+            {
+                let choice = Choice {
+                    warps,
+                    per_multiprocessor,
+                    resident,
+                    ahead_bytes,
+                    row_inside,
+                };
+                let shape = Self::fitting(choice, work, facts);
+                shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
+            }
+        }
+        shapes
+    }
+
+    fn fitting(choice: Choice, work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
+        let row_inside = choice.row_inside && work.num_rows == 1 && work.cols.is_multiple_of(4);
+        let choice = Choice {
+            row_inside,
+            ..choice
+        };
+        if is_heavy(work.types) && choice.resident > 1 || row_inside && choice.warps < NORM_WARPS {
+            return None;
+        }
+        let sixteens: usize = work
+            .heights
+            .iter()
+            .map(|rows| rows.div_ceil(TILE_ROWS))
+            .sum();
+        let most = facts.multiprocessors as usize * choice.per_multiprocessor;
+        let blocks = sixteens.min(most).max(1);
+        let slot = if row_inside { 16 * 4 } else { 128 * 4 };
+        let sums = work.matrices * SLICES * slot;
+        let round = (SUMS_BYTES / sums).min(sixteens / blocks + 2).max(1);
+        let x = if row_inside { row_bytes(work) } else { 0 };
+        let stage = dtypes(work.types).map(tile_bytes).max()?;
+        let room = (facts.shared_bytes_per_block as usize + 1024) / choice.resident;
+        let bytes = |stages: usize| choice.warps * stages * stage + round * sums + x;
+        let fits = |stages: &usize| bytes(*stages) + RESERVED_BYTES <= room;
+        let stages = STAGES.into_iter().find(fits)?;
+        Some(Self {
+            choice,
+            matrices: work.matrices,
+            stages,
+            round,
+            blocks,
+            shared_bytes: bytes(stages),
+        })
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.choice.warps * 32
+    }
+
+    /// Whether blocks make the row ready for themselves.
+    pub(super) fn row_inside(&self) -> bool {
+        self.choice.row_inside
+    }
+
+    /// What kernels take, but for the rows.
+    pub(super) fn args(&self, jobs: &Jobs, cols: usize) -> NarrowArgs {
+        let mut row_words = [0; MAX_JOBS];
+        let mut all = 0;
+        for (words, job) in row_words.iter_mut().zip(&jobs.jobs[..jobs.count as usize]) {
+            let types = &job.types[..self.matrices];
+            let of_types = types.iter().flat_map(|id| dtypes(1 << id));
+            let bytes: usize = of_types.map(|dtype| row_tile_bytes(dtype, cols)).sum();
+            *words = (bytes / 16) as u32;
+            all += job.rows.div_ceil(TILE_ROWS as u32) * *words;
+        }
+        let blocks = self.blocks as u32;
+        let per = self.choice.per_multiprocessor as u32;
+        NarrowArgs {
+            jobs: jobs.jobs,
+            row_words,
+            x: Activations::NONE,
+            row: DevicePtr::NULL,
+            gamma: DevicePtr::NULL,
+            eps: 0.0,
+            num_jobs: jobs.count,
+            cols: cols as u32,
+            num_rows: 1,
+            accumulate: 0,
+            share: all / blocks,
+            extra: all % blocks,
+            beside: if blocks.is_multiple_of(per) { per } else { 1 },
+            round: self.round as u32,
+            ahead: self.choice.ahead_bytes as u32,
+        }
+    }
+
+    /// `types`: bit mask of the types in use.
+    pub(super) fn source(&self, types: u32) -> Source {
+        source(types, self.matrices, self.choice, self.stages)
+    }
+}
+
+fn source(types: u32, matrices: usize, choice: Choice, stages: usize) -> Source {
+    let define = |name, value: usize| (name, value.to_string());
+    Source {
+        name: "matmul.cu",
+        text: include_str!("../../../gpu/matmul.cu"),
+        defines: vec![
+            ("TYPES", types.to_string()),
+            define("GATED", matrices - 1),
+            define("ONE_ROW", usize::from(choice.row_inside)),
+            define("WARPS", choice.warps),
+            define("STAGES", stages),
+            define("RESIDENT", choice.resident),
+        ],
+    }
+}
+
+/// Bytes of 16 rows of a matrix.
+fn row_tile_bytes(dtype: DType, cols: usize) -> usize {
+    cols.div_ceil(Form::of(dtype).cols()) * tile_bytes(dtype)
+}
+
+/// Bytes of one row in the forms that are read: see `forms_at` of gpu/matmul.cu.
+fn row_bytes(work: &Work<'_>) -> usize {
+    let forms = [Form::By256, Form::By32, Form::Floats];
+    let read = |form: &Form| dtypes(work.types).any(|dtype| Form::of(dtype) == *form);
+    let bytes = |form: Form| work.cols.div_ceil(form.cols()) * form.row_block_bytes();
+    forms.into_iter().filter(read).map(bytes).sum()
+}
+
+fn is_heavy(types: u32) -> bool {
+    dtypes(types).any(|dtype| HEAVY.contains(&dtype))
+}
+
+/// For a row alone, and for some rows.
+pub(super) fn sources(types: u32, matrices: usize) -> [Source; 2] {
+    [true, false].map(|row_inside| {
+        let choice = Choice {
+            resident: if is_heavy(types) { 1 } else { USUAL.resident },
+            row_inside,
+            ..USUAL
+        };
+        source(types, matrices, choice, 3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::linear::work::facts;
+
+    /// Every product of up to eight rows has a shape on every chip, which fits.
+    #[test]
+    fn shapes_fit_on_every_chip() {
+        for facts in [facts(132, 227), facts(82, 99), facts(40, 64), facts(1, 96)] {
+            for dtype in DType::ALL {
+                for (num_rows, cols, matrices) in
+                    [(1, 256, 1), (1, 17408, 2), (5, 5120, 2), (8, 17408, 1)]
+                {
+                    let work = Work {
+                        num_rows,
+                        heights: &[5120, 48],
+                        cols,
+                        matrices,
+                        types: 1 << dtype.ggml_id(),
+                    };
+                    let what = format!("{dtype}, {num_rows} rows of {cols}, {facts:?}");
+                    let shape = Narrow::of(&work, &facts).expect(&what);
+                    let bytes = shape.shared_bytes + RESERVED_BYTES;
+                    let room = facts.shared_bytes_per_block as usize + 1024;
+                    assert!(bytes * shape.choice.resident <= room, "{what}: {shape:?}");
+                    assert!(shape.blocks() <= 323, "{what}: {shape:?}");
+                }
+            }
+        }
+    }
+
+    /// On an H200 and on a 3090, the matrices of a model of 27 billion have deep rings, and a row alone is made ready inside.
+    #[test]
+    fn usual_matrices_have_deep_rings() {
+        for (facts, least) in [(facts(132, 227), 2), (facts(82, 99), 2)] {
+            for (dtype, height, cols, matrices) in [
+                (DType::Q4K, 17408, 5120, 2),
+                (DType::Q6K, 5120, 17408, 1),
+                (DType::BF16, 1024, 3584, 1),
+            ] {
+                let work = Work {
+                    num_rows: 1,
+                    heights: &[height],
+                    cols,
+                    matrices,
+                    types: 1 << dtype.ggml_id(),
+                };
+                let shape = Narrow::of(&work, &facts).expect("a shape");
+                assert!(
+                    shape.row_inside() && shape.stages >= least,
+                    "{dtype}: {shape:?}"
+                );
+            }
+        }
+    }
+}

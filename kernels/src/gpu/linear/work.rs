@@ -1,0 +1,278 @@
+//! What is multiplied, and what decides how the work is shared.
+
+use std::fmt;
+
+use tensor::DType;
+
+use crate::buffer::Buffer;
+use crate::device::{GatedLinearArgs, LinearArgs, Norm, Projection};
+use crate::error::DeviceError;
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
+use crate::gpu::linear::narrow::Narrow;
+use crate::gpu::linear::wide::Wide;
+use crate::gpu::matrix::{Form, GpuMatrix};
+
+/// Rows of the batch that stand beside each other in a fragment; *columns* of a product.
+pub(super) const COLUMNS: usize = 8;
+/// Matrices of a launch.
+pub(super) const MAX_JOBS: usize = 8;
+
+/// See gpu/activations.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Activations {
+    pub by256: DevicePtr,
+    pub by32: DevicePtr,
+    pub floats: DevicePtr,
+}
+
+/// See gpu/products.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Job {
+    pub weights: [DevicePtr; 2],
+    pub out: DevicePtr,
+    pub types: [u32; 2],
+    pub rows: u32,
+    pub first_block: u32,
+}
+
+const NO_JOB: Job = Job {
+    weights: [DevicePtr::NULL; 2],
+    out: DevicePtr::NULL,
+    types: [0; 2],
+    rows: 0,
+    first_block: 0,
+};
+
+/// The matrices of a launch.
+pub(super) struct Jobs {
+    pub jobs: [Job; MAX_JOBS],
+    pub count: u32,
+    /// Of all, so many rows each.
+    pub blocks: u32,
+}
+
+/// Columns that gpu/matmul.cu multiplies; more are for gpu/matmul_wide.cu.
+const NARROW: usize = COLUMNS;
+/// Slices of the inputs, each added up by itself.
+pub(super) const SLICES: usize = 8;
+
+/// What is multiplied: a matrix, or a gate and up pair.
+pub(super) struct Product<'a> {
+    pub weight: &'a GpuMatrix,
+    pub up: Option<&'a GpuMatrix>,
+    pub out: DevicePtr,
+}
+
+/// What is multiplied with, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub num_rows: usize,
+    pub x: &'a Buffer,
+    pub norm: Option<Norm<'a>>,
+    pub accumulate: bool,
+}
+
+/// What decides how work is shared.
+pub(super) struct Work<'a> {
+    pub num_rows: usize,
+    /// Rows of each matrix.
+    pub heights: &'a [usize],
+    pub cols: usize,
+    /// 1, or 2 for gate and up.
+    pub matrices: usize,
+    /// Bit mask of the types in use.
+    pub types: u32,
+}
+
+/// How a launch shares the work among thread blocks; a matter of speed alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProductShape(pub(super) Shape);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Narrow(Narrow),
+    Wide(Wide),
+}
+
+impl Shape {
+    pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Result<Self, DeviceError> {
+        let shape = if work.num_rows <= NARROW {
+            Narrow::of(work, facts).map(Self::Narrow)
+        } else {
+            Wide::of(work, facts).map(Self::Wide)
+        };
+        shape.ok_or_else(|| DeviceError::Driver {
+            what: "products need more shared memory than a block can have".to_owned(),
+        })
+    }
+
+    /// `types`: bit mask of the types in use.
+    pub(super) fn source(&self, types: u32) -> Source {
+        match self {
+            Self::Narrow(shape) => shape.source(types),
+            Self::Wide(shape) => shape.source(types),
+        }
+    }
+
+    /// All that fit.
+    pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
+        if work.num_rows <= NARROW {
+            let shapes = Narrow::all(work, facts).into_iter();
+            shapes.map(Self::Narrow).collect()
+        } else {
+            let shapes = Wide::all(work, facts).into_iter();
+            shapes.map(Self::Wide).collect()
+        }
+    }
+}
+
+impl fmt::Display for ProductShape {
+    /// As a line of a table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Shape::Narrow(shape) => shape.fmt(f),
+            Shape::Wide(shape) => shape.fmt(f),
+        }
+    }
+}
+
+pub(super) fn dtypes(types: u32) -> impl Iterator<Item = DType> {
+    let all = DType::ALL.iter().copied();
+    all.filter(move |dtype| types >> dtype.ggml_id() & 1 == 1)
+}
+
+/// Bit mask of the types of matrices.
+pub(super) fn types_of(products: &[Product<'_>]) -> u32 {
+    let weights = products.iter().flat_map(|p| [Some(p.weight), p.up]);
+    let ids = weights.flatten().map(|weight| weight.dtype.ggml_id());
+    ids.fold(0, |types, id| types | 1 << id)
+}
+
+pub(super) fn check(what: &str, got: usize, expected: usize) {
+    assert!(
+        got >= expected,
+        "linear: {what} holds {got} values, {expected} are needed"
+    );
+}
+
+pub(super) fn products_of<'a>(args: &'a LinearArgs<'_, '_>) -> (Vec<Product<'a>>, Rows<'a>) {
+    let product = |projection: &'a Projection<'_>| {
+        let weight = projection.weight.on_gpu();
+        check("out", projection.out.len(), args.num_rows * weight.rows);
+        Product {
+            weight,
+            up: None,
+            out: projection.out.on_gpu().memory.ptr(),
+        }
+    };
+    let rows = Rows {
+        num_rows: args.num_rows,
+        x: args.x,
+        norm: args.norm,
+        accumulate: args.accumulate,
+    };
+    (args.projections.iter().map(product).collect(), rows)
+}
+
+pub(super) fn gated_product<'a>(args: &'a GatedLinearArgs<'_>) -> (Product<'a>, Rows<'a>) {
+    let (weight, up) = (args.gate.on_gpu(), args.up.on_gpu());
+    assert_eq!(
+        (weight.rows, weight.cols),
+        (up.rows, up.cols),
+        "gate and up differ"
+    );
+    check("out", args.out.len(), args.num_rows * weight.rows);
+    let product = Product {
+        weight,
+        up: Some(up),
+        out: args.out.on_gpu().memory.ptr(),
+    };
+    let rows = Rows {
+        num_rows: args.num_rows,
+        x: args.x,
+        norm: args.norm,
+        accumulate: false,
+    };
+    (product, rows)
+}
+
+/// Calls `with` with what decides how the work is shared.
+pub(super) fn work_of<T>(
+    rows: &Rows<'_>,
+    products: &[Product<'_>],
+    with: impl FnOnce(&Work<'_>) -> T,
+) -> Option<T> {
+    let first = products.first().filter(|_| rows.num_rows > 0)?;
+    let heights: Vec<usize> = products.iter().map(|p| p.weight.rows).collect();
+    Some(with(&Work {
+        num_rows: rows.num_rows,
+        heights: &heights,
+        cols: first.weight.cols,
+        matrices: if first.up.is_some() { 2 } else { 1 },
+        types: types_of(products),
+    }))
+}
+
+impl Jobs {
+    /// Blocks: of so many rows.
+    pub(super) fn new(products: &[Product<'_>], block_rows: usize) -> Self {
+        let mut jobs = Self {
+            jobs: [NO_JOB; MAX_JOBS],
+            count: 0,
+            blocks: 0,
+        };
+        for product in products.iter().filter(|product| product.weight.rows > 0) {
+            let up = product.up.unwrap_or(product.weight);
+            jobs.jobs[jobs.count as usize] = Job {
+                weights: [product.weight.memory.ptr(), up.memory.ptr()],
+                out: product.out,
+                types: [product.weight.dtype.ggml_id(), up.dtype.ggml_id()],
+                rows: product.weight.rows as u32,
+                first_block: jobs.blocks,
+            };
+            jobs.count += 1;
+            jobs.blocks += product.weight.rows.div_ceil(block_rows) as u32;
+        }
+        jobs
+    }
+}
+
+impl Activations {
+    pub(super) const NONE: Self = Self {
+        by256: DevicePtr::NULL,
+        by32: DevicePtr::NULL,
+        floats: DevicePtr::NULL,
+    };
+}
+
+impl Form {
+    /// Bytes of a block of activations of eight rows: see gpu/activations.h.
+    pub(super) fn block_bytes(self) -> usize {
+        match self {
+            Self::By256 => 4 * 512 + 256 + 32,
+            Self::By32 => 512 + 64 + 64,
+            Self::Floats => 3 * 1024,
+        }
+    }
+
+    /// The same of one row alone.
+    pub(super) fn row_block_bytes(self) -> usize {
+        (self.block_bytes() / COLUMNS).next_multiple_of(16)
+    }
+}
+
+/// A chip for tests.
+#[cfg(test)]
+pub(super) fn facts(multiprocessors: u32, shared_kib: u32) -> DeviceFacts {
+    DeviceFacts {
+        name: String::new(),
+        arch: String::new(),
+        driver_version: String::new(),
+        multiprocessors,
+        memory_bytes: 0,
+        shared_bytes_per_block: shared_kib << 10,
+        uuid: [0; 16],
+    }
+}

@@ -1,7 +1,7 @@
 //! Every kernel compiles for every chip, which needs compilers and no GPU. What is not on this machine is skipped.
 //!
 //! An operation's sources are found by the `sources()` of its file (`kernels/src/gpu.rs` has the list of those). A kernel
-//! that spills more than a few registers on a chip of today is an error, too: it would be slow without a word.
+//! that spills registers on a chip of today is an error, too: it would be slow without a word.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -13,16 +13,21 @@ const CUDA: [&str; 7] = [
     "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120",
 ];
 const HIP: [&str; 3] = ["gfx1100", "gfx1151", "gfx1201"];
-/// Of a stack frame: addresses and counts of outer loops, which wait there while inner loops have the registers for sums.
-const FEW_BYTES: usize = 128;
+/// Here the compiler keeps addresses and counts of outer loops in memory, so that inner loops have all registers for sums;
+/// and how many bytes of a stack frame that may take.
+const MAY_SPILL_A_LITTLE: [(&str, usize); 3] =
+    [("matmul_wide.cu", 104), ("matmul.cu", 24), ("pack.cu", 8)];
 /// Computed with instructions that stand in for those that it lacks.
 const MAY_SPILL: &str = "sm_75";
 
 #[test]
 fn every_kernel_compiles_for_nvidia() {
     match AheadCompiler::nvrtc(kept()) {
-        Ok(compiler) => check(&compiler, &CUDA, |arch, said| {
-            (arch != MAY_SPILL).then(|| spills(said)).flatten()
+        Ok(compiler) => check(&compiler, &CUDA, |source, arch, said| {
+            let mut known = MAY_SPILL_A_LITTLE.iter();
+            let few = known.find(|(name, _)| source.starts_with(name));
+            let few = few.map_or(0, |(_, bytes)| *bytes);
+            (arch != MAY_SPILL).then(|| spills(said, few)).flatten()
         }),
         Err(error) => eprintln!("skipped: {error}"),
     }
@@ -32,7 +37,7 @@ fn every_kernel_compiles_for_nvidia() {
 fn every_kernel_compiles_for_amd() {
     match AheadCompiler::clang(kept()) {
         // What these chips do with it is not known yet.
-        Ok(compiler) => check(&compiler, &HIP, |_, _| None),
+        Ok(compiler) => check(&compiler, &HIP, |_, _, _| None),
         Err(error) => eprintln!("skipped: {error}"),
     }
 }
@@ -41,11 +46,12 @@ fn kept() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compiled")
 }
 
-/// Compiles all for all, on as many threads as there are processors; `complaint` looks at what the compiler said.
+/// Compiles all for all, on as many threads as there are processors; `complaint` looks at what the compiler said of a source
+/// for a chip.
 fn check(
     compiler: &AheadCompiler,
     archs: &[&'static str],
-    complaint: impl Fn(&str, &str) -> Option<String> + Sync,
+    complaint: impl Fn(&str, &str, &str) -> Option<String> + Sync,
 ) {
     for arch in archs.iter().filter(|arch| !compiler.knows(arch)) {
         eprintln!("skipped: this compiler does not know {arch}");
@@ -62,7 +68,7 @@ fn check(
                 return;
             };
             let wrong_here = match compiler.compile(source, arch) {
-                Ok(said) => complaint(arch, &said),
+                Ok(said) => complaint(&source.label(), arch, &said),
                 Err(error) => Some(error.to_string()),
             };
             if let Some(what) = wrong_here {
@@ -81,14 +87,14 @@ fn check(
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The lines of ptxas that tell of memory where registers should be.
-fn spills(said: &str) -> Option<String> {
+/// The lines of ptxas that tell of memory where registers should be, of more than `few` bytes.
+fn spills(said: &str, few: usize) -> Option<String> {
     let mut function = "";
     let mut found = Vec::new();
     for line in said.lines() {
         if line.contains("Compiling entry function") || line.contains("Function properties") {
             function = line;
-        } else if line.contains("bytes stack frame") && !is_few(line) {
+        } else if line.contains("bytes stack frame") && !is_few(line, few) {
             found.push(format!("{function}: {line}"));
         }
     }
@@ -96,8 +102,8 @@ fn spills(said: &str) -> Option<String> {
 }
 
 /// Whether a line such as `ptxas .  8 bytes stack frame, ...` says little.
-fn is_few(line: &str) -> bool {
+fn is_few(line: &str, few: usize) -> bool {
     let before = line.split(" bytes").next().unwrap_or_default();
-    let bytes = before.split_whitespace().last().map(str::parse);
-    matches!(bytes, Some(Ok(0..=FEW_BYTES)))
+    let bytes = before.split_whitespace().last().map(str::parse::<usize>);
+    matches!(bytes, Some(Ok(bytes)) if bytes <= few)
 }

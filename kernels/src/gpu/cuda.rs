@@ -24,7 +24,7 @@ use crate::gpu::nvrtc::Nvrtc;
 pub use report::{CudaDevice, CudaReport};
 
 /// Dynamic shared memory from which on kernels are made for all that a multiprocessor has.
-const MUCH_SHARED_BYTES: u32 = 48 << 10;
+const MUCH_SHARED_BYTES: u32 = 64 << 10;
 
 /// A device, and a stream on it.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 const STAGES: [usize; 6] = [8, 6, 4, 3, 2, 1];
 /// Shared memory that a block takes besides its own.
 const RESERVED_BYTES: usize = 1280;
-/// For sums that wait for each other.
-const SUMS_BYTES: usize = 16 << 10;
+/// For sums that wait for each other, those of one row and of several.
+const SUMS_BYTES: [usize; 2] = [16 << 10, 8 << 10];
 /// Types whose products need more registers than half of a multiprocessor's are for twelve warps.
 pub(super) const HEAVY: [DType; 3] = [DType::F32, DType::F16, DType::Q2K];
 /// Threads that norm a row.
@@ -54,7 +54,7 @@ struct Choice {
     row_inside: bool,
 }
 
-/// Half of a multiprocessor, so that the next launch's weights come while this one's last are multiplied. Three warps beside
+/// For a row alone: half of a multiprocessor, so that the next launch's weights come while this one's last are multiplied. Three warps beside
 /// each other hide what one waits for; 16 rows are 8 or 16 pieces of work, and blocks have two or three times that.
 const USUAL: Choice = Choice {
     warps: 12,
@@ -63,6 +63,17 @@ const USUAL: Choice = Choice {
     ahead_bytes: 4096,
     row_inside: true,
 };
+
+/// For some rows, which are read from L1: two thirds, with as much of L1 as shared memory.
+const SEVERAL: Choice = Choice {
+    warps: 8,
+    per_multiprocessor: 2,
+    resident: 3,
+    ahead_bytes: 4096,
+    row_inside: false,
+};
+/// Shared memory of a block that reads rows from L1.
+const BESIDE_L1_BYTES: usize = 64 << 10;
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +115,19 @@ impl Narrow {
             row_inside,
             ..USUAL
         };
+        let choices = if work.num_rows == 1 {
+            [USUAL, with(12, 1, true), with(8, 1, true)]
+        } else {
+            let pair = Choice {
+                resident: 2,
+                ..SEVERAL
+            };
+            [SEVERAL, pair, with(12, 1, false)]
+        };
         let choices = [
-            USUAL,
-            with(12, 1, true),
-            with(8, 1, true),
+            choices[0],
+            choices[1],
+            choices[2],
             with(8, 1, false),
             with(4, 1, false),
         ];
@@ -162,10 +182,17 @@ impl Narrow {
         let blocks = sixteens.min(most).max(1);
         let slot = if row_inside { 16 * 4 } else { 128 * 4 };
         let sums = work.matrices * SLICES * slot;
-        let round = (SUMS_BYTES / sums).min(sixteens / blocks + 2).max(1);
+        let round = (SUMS_BYTES[usize::from(!row_inside)] / sums)
+            .min(sixteens / blocks + 2)
+            .max(1);
         let x = if row_inside { row_bytes(work) } else { 0 };
         let stage = dtypes(work.types).map(tile_bytes).max()?;
         let room = (facts.shared_bytes_per_block as usize + 1024) / choice.resident;
+        let room = if row_inside {
+            room
+        } else {
+            room.min(BESIDE_L1_BYTES)
+        };
         let bytes = |stages: usize| choice.warps * stages * stage + round * sums + x;
         let fits = |stages: &usize| bytes(*stages) + RESERVED_BYTES <= room;
         let stages = STAGES.into_iter().find(fits)?;
@@ -265,13 +292,9 @@ fn is_heavy(types: u32) -> bool {
 
 /// For a row alone, and for some rows.
 pub(super) fn sources(types: u32, matrices: usize) -> [Source; 2] {
-    [true, false].map(|row_inside| {
-        let choice = Choice {
-            resident: if is_heavy(types) { 1 } else { USUAL.resident },
-            row_inside,
-            ..USUAL
-        };
-        source(types, matrices, choice, 3)
+    [USUAL, SEVERAL].map(|choice| {
+        let resident = if is_heavy(types) { 1 } else { choice.resident };
+        source(types, matrices, Choice { resident, ..choice }, 2)
     })
 }
 

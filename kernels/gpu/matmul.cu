@@ -1,7 +1,7 @@
 // y[n, r] = sum over k of W[r, k] x[n, k], for matrices of every type and up to 8 rows of x; matmul_wide.cu is for more.
 //
-// A warp multiplies a piece: 16 rows of W by a slice of the inputs, with 8 rows of x (columns here); products.h has the order of
-// additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
+// A warp multiplies a piece: 16 rows of W by two slices of the inputs, with 8 rows of x (columns here); products.h has the order
+// of additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
 // its warps take its pieces in turn. Weights come through a ring in shared memory that each warp has for itself: nobody waits for
 // another until sums of pieces meet. A ring is full before the kernel before this one has ended, and when the last weights are
 // on their way the next one may start: so memory is busy all the time.
@@ -21,8 +21,8 @@
 #include "products.h"
 
 constexpr u32 THREADS = WARPS * LANES;
-// Of 16 rows.
-constexpr u32 PIECES = (GATED ? 2 : 1) * SLICES;
+// Of 16 rows of a matrix, and of all matrices whose rows belong together.
+constexpr u32 PAIRS = SLICES / 2, PIECES = (GATED ? 2 : 1) * PAIRS;
 // Sums of a piece: by row, or [4][lane].
 constexpr u32 SLOT = ONE_ROW ? TILE_ROWS : 4 * LANES;
 
@@ -71,23 +71,24 @@ DEVICE u32 first_of_block(const MatmulArgs& args, u32 number) {
     return all;
 }
 
-// What a warp multiplies next: tiles `from..to` of 16 rows.
+// What a warp multiplies next: tiles `from..to` of 16 rows, in slices that meet at `middle`.
 struct Piece {
-    u32 sixteen, matrix, slice;
-    u32 type, from, to;
+    u32 sixteen, matrix, type;
+    u32 from, middle, to;
 };
 
-// A warp has every WARPS-th of its block's. Slices differ in length, so a warp does not have the same one each time.
+// A warp has every WARPS-th of its block's.
 DEVICE Piece piece_of(const MatmulArgs& args, u32 number, u32& job) {
     Piece piece;
     piece.sixteen = number / PIECES;
-    piece.matrix = number % PIECES / SLICES;
-    piece.slice = (number + piece.sixteen) % SLICES;
+    piece.matrix = number % PIECES / PAIRS;
     while (job + 1 < args.num_jobs && piece.sixteen >= args.jobs[job + 1].first_block) job++;
     piece.type = args.jobs[job].types[piece.matrix];
-    u32 cols = is_by256(piece.type) ? 256 : 64, tiles = (args.cols + cols - 1) / cols;
-    piece.from = slice_start(piece.slice, args.cols, cols, tiles);
-    piece.to = slice_start(piece.slice + 1, args.cols, cols, tiles);
+    bool by256 = is_by256(piece.type);
+    u32 slice = number % PAIRS * 2, of_256 = by256 ? 1 : 4, tiles = by256 ? (args.cols + 255) / 256 : (args.cols + 63) / 64;
+    piece.from = slice_start(slice, args.cols, of_256, tiles);
+    piece.middle = slice_start(slice + 1, args.cols, of_256, tiles);
+    piece.to = slice_start(slice + 2, args.cols, of_256, tiles);
     return piece;
 }
 
@@ -103,7 +104,6 @@ struct PieceBytes {
 struct Feed {
     // That comes after the present one.
     u32 number, end;
-    u32 job;
     // This lane's first byte of it.
     const u8* at;
     // Of a tile, and tiles left.
@@ -114,6 +114,7 @@ struct Feed {
     // To the next piece that has inputs; from where there is none, the next kernel may start.
     DEVICE_MEMBER void seek(const MatmulArgs& args) {
         for (; left == 0 && number < end; number += WARPS) {
+            u32 job = 0;
             Piece piece = piece_of(args, number, job);
             left = piece.to - piece.from;
             visit_type<PieceBytes>(piece.type, args, args.jobs[job], piece, at, bytes);
@@ -135,29 +136,46 @@ struct Feed {
     }
 };
 
+// Keeps sums for the others of their rows, on top of what is there unless they are the first of their piece.
+DEVICE void put_sums(float* slot, const Sums& sums, bool is_first) {
+    u32 lane = lane_index();
+    if (ONE_ROW && lane % 4 != 0) return;
+#pragma unroll
+    for (u32 i = 0; i < 4; i += NEXT_SUM) {
+        float* to = ONE_ROW ? slot + lane / 4 + 4 * i : slot + i * LANES + lane;
+        *to = is_first ? sums[0][i] : *to + sums[0][i];
+    }
+}
+
 // A warp's ring, and the activations.
 struct Ring {
     u8* stages;
-    SharedPlace places;
     // Of the tile that comes next.
     u32 offset;
     Activations x;
 
     template <u32 T>
-    static DEVICE_MEMBER void of(const MatmulArgs& args, const Piece& piece, Ring& ring, Feed& feed, Sums& acc) {
+    static DEVICE_MEMBER void of(const MatmulArgs& args, const Piece& piece, Ring& ring, Feed& feed, float* slot) {
         Columns columns;
         columns.stride = 0;
         columns.count = args.num_rows;
         columns.at = form_of<T>(ring.x) + (u64)piece.from * form_bytes(T);
 #pragma unroll 1
-        for (u32 left = piece.to - piece.from; left > 0; left--) {
-            wait_copies<STAGES - 1>();
-            sync_warp();
-            multiply_tile<T>(ring.stages + ring.offset, columns, acc);
-            columns.at += form_bytes(T);
-            sync_warp();
-            feed.copy(args, ring.places + ring.offset);
-            ring.offset = ring.offset + STAGE_BYTES == STAGES * STAGE_BYTES ? 0 : ring.offset + STAGE_BYTES;
+        for (u32 k = piece.from; k < piece.to;) {
+            bool is_first = k == piece.from;
+            u32 to = k < piece.middle ? piece.middle : piece.to;
+            Sums sums = {};
+#pragma unroll 1
+            for (; k < to; k++) {
+                wait_copies<STAGES - 1>();
+                sync_warp();
+                multiply_tile<T>(ring.stages + ring.offset, columns, sums);
+                columns.at += form_bytes(T);
+                sync_warp();
+                feed.copy(args, shared_place(ring.stages + ring.offset + 16 * lane_index()));
+                ring.offset = ring.offset + STAGE_BYTES == STAGES * STAGE_BYTES ? 0 : ring.offset + STAGE_BYTES;
+            }
+            put_sums(slot, sums, is_first);
         }
     }
 };
@@ -194,20 +212,6 @@ DEVICE Activations forms_at(u8* at, u32 cols) {
     return x;
 }
 
-// Keeps the sums of a piece for the others of its rows.
-DEVICE void put_sums(float* slot, const Sums& acc) {
-    u32 lane = lane_index();
-    if (ONE_ROW) {
-        if (lane % 4 == 0) {
-            slot[lane / 4] = acc[0][0];
-            slot[lane / 4 + 8] = acc[0][2];
-        }
-    } else {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) slot[i * LANES + lane] = acc[0][i];
-    }
-}
-
 // The outputs of 16 rows `first..first + count`, whose sums are all there.
 DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count) {
     constexpr u32 OUTPUTS = TILE_ROWS * KEPT;
@@ -221,15 +225,11 @@ DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32
         const float* part = slots + at / OUTPUTS * PIECES * SLOT + place;
         float sums[2];
 #pragma unroll
-        for (u32 m = 0; m < PIECES / SLICES; m++) {
-            float parts[SLICES];
+        for (u32 m = 0; m < PIECES / PAIRS; m++) {
+            float parts[PAIRS];
 #pragma unroll
-            for (u32 k = 0; k < SLICES; k++) parts[k] = part[(m * SLICES + k) * SLOT];
-#pragma unroll
-            for (u32 width = 1; width < SLICES; width *= 2)
-#pragma unroll
-                for (u32 k = 0; k < SLICES; k += 2 * width) parts[k] += parts[k + width];
-            sums[m] = parts[0];
+            for (u32 k = 0; k < PAIRS; k++) parts[k] = part[(m * PAIRS + k) * SLOT];
+            sums[m] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
         }
         float value = GATED ? silu(sums[0]) * sums[GATED] : sums[0];
         float* to = job.out + (u64)c * job.rows + row;
@@ -243,14 +243,13 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
     u32 apart = grid_x() / args.beside, place = block_x() % apart * args.beside + block_x() / apart;
     u32 first = first_of_block(args, place), last = first_of_block(args, place + 1);
     u32 number = first * PIECES + warp_index();
-    Feed feed = {number, last * PIECES, 0, nullptr, 0, 0};
+    Feed feed = {number, last * PIECES, nullptr, 0, 0};
     feed.seek(args);
     if (feed.left == 0) let_next_start();
-    u8* stages = shared + warp_index() * STAGES * STAGE_BYTES;
-    Ring ring = {stages, shared_place(stages + 16 * lane_index()), 0, args.x};
+    Ring ring = {shared + warp_index() * STAGES * STAGE_BYTES, 0, args.x};
     // Weights are nobody's result: they are on their way before the activations are there.
 #pragma unroll 1
-    for (u32 i = 0; i < STAGES; i++) feed.copy(args, ring.places + i * STAGE_BYTES);
+    for (u32 i = 0; i < STAGES; i++) feed.copy(args, shared_place(ring.stages + i * STAGE_BYTES + 16 * lane_index()));
     Feed later = feed;
 #pragma unroll 1
     for (u32 room = args.ahead; room > 0 && later.left > 0; later.seek(args)) {
@@ -274,10 +273,9 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
         for (; number < (first + count) * PIECES; number += WARPS) {
             u32 job = 0;
             Piece piece = piece_of(args, number, job);
-            float* slot = slots + (((piece.sixteen - first) * PIECES) + piece.matrix * SLICES + piece.slice) * SLOT;
-            Sums acc = {};
-            visit_type<Ring>(piece.type, args, piece, ring, feed, acc);
-            put_sums(slot, acc);
+            float* slot = slots + (number - first * PIECES) * SLOT;
+            if (piece.from == piece.to) put_sums(slot, Sums{}, true);
+            else visit_type<Ring>(piece.type, args, piece, ring, feed, slot);
         }
         sync_threads();
         write_out(args, slots, first, count);

@@ -164,7 +164,7 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
     SharedPlace places = shared_place(stages);
     u32 slices = SLICES / args.splits, first = unit.split * slices;
     u32 tiles = (args.cols + S::COLS - 1) / S::COLS, slot = 0;
-    u32 k = slice_start(first, args.cols, S::COLS, tiles), end = slice_start(first + slices, args.cols, S::COLS, tiles);
+    u32 k = slice_start(first, args.cols, 256 / S::COLS, tiles), end = slice_start(first + slices, args.cols, 256 / S::COLS, tiles);
     S stream(unit, tiles, k);
     // Weights are nobody's result: they are on their way before the activations are there.
 #pragma unroll 1
@@ -180,7 +180,7 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
     }
 #pragma unroll 1
     for (u32 s = 0; s < slices; s++) {
-        u32 to = slice_start(first + s + 1, args.cols, S::COLS, tiles);
+        u32 to = slice_start(first + s + 1, args.cols, 256 / S::COLS, tiles);
 #pragma unroll
         for (u32 ct = 0; ct < COLUMN_TILES; ct++)
 #pragma unroll

@@ -324,10 +324,10 @@ template <u32 T> DEVICE void multiply_floats(const u8* tile, const Columns& x, S
         for (u32 i = 0; i < 4; i += NEXT_SUM) acc[ct][i] += sums[ct][i];
 }
 
-// The first tile of a slice.
-DEVICE u32 slice_start(u32 slice, u32 cols, u32 cols_per_tile, u32 tiles) {
+// The first tile of a slice, of tiles of which 256 inputs have one or four.
+DEVICE u32 slice_start(u32 slice, u32 cols, u32 tiles_of_256, u32 tiles) {
     u32 blocks = (cols + 255) / 256;
-    return smaller(tiles, slice * blocks / SLICES * (256 / cols_per_tile));
+    return smaller(tiles, slice * blocks / SLICES * tiles_of_256);
 }
 
 // A tile's products of whatever kind; it lies in shared memory.

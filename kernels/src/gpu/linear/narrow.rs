@@ -55,7 +55,7 @@ struct Choice {
 }
 
 /// For a row alone: half of a multiprocessor, so that the next launch's weights come while this one's last are multiplied. Three warps beside
-/// each other hide what one waits for; 16 rows are 8 or 16 pieces of work, and blocks have two or three times that.
+/// each other hide what one waits for; 16 rows are 4 or 8 pieces of work, and blocks have three times that or more.
 const USUAL: Choice = Choice {
     warps: 12,
     per_multiprocessor: 1,
@@ -181,7 +181,7 @@ impl Narrow {
         let most = facts.multiprocessors as usize * choice.per_multiprocessor;
         let blocks = sixteens.min(most).max(1);
         let slot = if row_inside { 16 * 4 } else { 128 * 4 };
-        let sums = work.matrices * SLICES * slot;
+        let sums = work.matrices * SLICES / 2 * slot;
         let round = (SUMS_BYTES[usize::from(!row_inside)] / sums)
             .min(sixteens / blocks + 2)
             .max(1);

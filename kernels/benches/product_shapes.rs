@@ -1,7 +1,8 @@
 //! Ways of sharing the work of a product among thread blocks, beside each other: `TANDEM_BENCH_DEVICE=cuda:0 cargo bench -p
 //! kernels --bench product_shapes [-- ROWS PART]`, where ROWS tells the rows of the batch (`1,24`) and PART is a part of the
 //! shapes' names (`Q4_K 5120`). Each product and number of rows has a table, the fastest way first; the one that is chosen
-//! is marked. At the end stands what better choices would save.
+//! is marked, and of more than eight rows there are the clocks that the choice reckons with. At the end stands what better
+//! choices would save.
 //!
 //! Rows are normed first, and matrices are read from memory: copies take turns that no cache holds together.
 
@@ -252,11 +253,12 @@ fn compare(device: &GpuDevice, products: &Products, num_rows: usize) -> (f64, f6
     println!("\n{}, {num_rows} rows", title(products));
     for (seconds, is_chosen, shape) in &lines {
         println!(
-            "{} {:9.1} us {:6.0} GB/s {:7.1} TOP/s  {shape}",
+            "{} {:9.1} us {:6.0} GB/s {:7.1} TOP/s {:8} clocks  {shape}",
             if *is_chosen { "*" } else { " " },
             1e6 * seconds,
             1e-9 * bytes / seconds,
             1e-12 * operations / seconds,
+            shape.clocks,
         );
     }
     (chosen, lines.first().map_or(0.0, |line| line.0))

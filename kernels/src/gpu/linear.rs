@@ -117,7 +117,7 @@ impl GpuDevice {
         args: LinearArgs<'_, '_>,
     ) -> Result<(), DeviceError> {
         let (products, rows) = products_of(&args);
-        self.multiply_in(shape.0, &rows, &products)
+        self.multiply_in(shape.shape, &rows, &products)
     }
 
     /// The same of gate and up.
@@ -131,7 +131,7 @@ impl GpuDevice {
         args: GatedLinearArgs<'_>,
     ) -> Result<(), DeviceError> {
         let (product, rows) = gated_product(&args);
-        self.multiply_in(shape.0, &rows, &[product])
+        self.multiply_in(shape.shape, &rows, &[product])
     }
 
     fn shapes(
@@ -148,7 +148,11 @@ impl GpuDevice {
             }
             let sources = shapes.iter().map(|shape| shape.source(work.types));
             self.modules.compile_ahead(sources.collect())?;
-            Ok(shapes.into_iter().map(ProductShape).collect())
+            let shapes = shapes.into_iter().map(|shape| ProductShape {
+                shape,
+                clocks: shape.clocks(work, self.facts()),
+            });
+            Ok(shapes.collect())
         });
         all.unwrap_or_else(|| Ok(Vec::new()))
     }

@@ -88,7 +88,11 @@ pub(super) struct Work<'a> {
 
 /// How a launch shares the work among thread blocks; a matter of speed alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProductShape(pub(super) Shape);
+pub struct ProductShape {
+    pub(super) shape: Shape,
+    /// What the choice among shapes takes it to cost; 0 where there is no such count.
+    pub clocks: usize,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -106,6 +110,14 @@ impl Shape {
         shape.ok_or_else(|| DeviceError::Driver {
             what: "products need more shared memory than a block can have".to_owned(),
         })
+    }
+
+    /// See [`ProductShape::clocks`].
+    pub(super) fn clocks(&self, work: &Work<'_>, facts: &DeviceFacts) -> usize {
+        match self {
+            Self::Narrow(_) => 0,
+            Self::Wide(shape) => shape.cost(work, facts.multiprocessors as usize),
+        }
     }
 
     /// `types`: bit mask of the types in use.
@@ -131,7 +143,7 @@ impl Shape {
 impl fmt::Display for ProductShape {
     /// As a line of a table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.shape {
             Shape::Narrow(shape) => shape.fmt(f),
             Shape::Wide(shape) => shape.fmt(f),
         }

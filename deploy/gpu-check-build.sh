@@ -32,4 +32,10 @@ collect() {
 collect kernels conformance kv_types
 collect models goldens gpu lossless dflash_goldens dflash_context dflash_dialects dflash_demo speculation_goldens
 collect engine speculation lossless
+# What compares the ways to share the work of products: TANDEM_BENCH_DEVICE=cuda:0 DIR/kernels.product_shapes [ROWS PART]
+log=$(mktemp)
+cargo bench --locked --no-run -p kernels --bench product_shapes 2>&1 | tee "$log" >&2
+program=$(sed -n 's|.*Executable benches/product_shapes.*(\(.*\))|\1|p' "$log")
+rm -f "$log"
+strip -o "$out/kernels.product_shapes" "$program" 2>/dev/null || cp "$program" "$out/kernels.product_shapes"
 ls -l "$out"

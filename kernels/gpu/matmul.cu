@@ -111,7 +111,7 @@ struct Feed {
 
     // Of a tile; where there is only one type, a constant.
     DEVICE_MEMBER u32 tile() const { return ONE_TYPE ? STAGE_BYTES : bytes; }
-    // To the next piece that has inputs; from where there is none, the next kernel may start.
+    // To the next piece that has inputs.
     DEVICE_MEMBER void seek(const MatmulArgs& args) {
         for (; left == 0 && number < end; number += WARPS) {
             u32 job = 0;
@@ -120,6 +120,11 @@ struct Feed {
             visit_type<PieceBytes>(piece.type, args, args.jobs[job], piece, at, bytes);
             at += 16 * lane_index();
         }
+    }
+    // The next kernel may start when the block's last piece is on its way; its warp says so, since one thread's word is the
+    // block's.
+    DEVICE_MEMBER void tell() const {
+        if (left == 0 && number == end + WARPS - 1) let_next_start();
     }
     // Begins to copy the next tile; `to`: this lane's first place.
     DEVICE_MEMBER void copy(const MatmulArgs& args, SharedPlace to) {
@@ -130,7 +135,7 @@ struct Feed {
             at += tile();
             left--;
             if (left == 0) seek(args);
-            if (left == 0) let_next_start();
+            tell();
         }
         commit_copies();
     }
@@ -245,7 +250,7 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
     u32 number = first * PIECES + warp_index();
     Feed feed = {number, last * PIECES, nullptr, 0, 0};
     feed.seek(args);
-    if (feed.left == 0) let_next_start();
+    feed.tell();
     Ring ring = {shared + warp_index() * STAGES * STAGE_BYTES, 0, args.x};
     // Weights are nobody's result: they are on their way before the activations are there.
 #pragma unroll 1

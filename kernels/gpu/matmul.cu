@@ -1,12 +1,13 @@
 // y[n, r] = sum over k of W[r, k] x[n, k], for matrices of every type and up to 8 rows of x; matmul_wide.cu is for more.
 //
-// A warp multiplies a piece: 16 rows of W by two slices of the inputs, with 8 rows of x (columns here); products.h has the order
-// of additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
+// A warp multiplies a piece: 16 rows of W by one slice of the inputs or two, with 8 rows of x (columns here); products.h has the
+// order of additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
 // its warps take its pieces in turn. Weights come through a ring in shared memory that each warp has for itself: nobody waits for
 // another until sums of pieces meet. A ring is full before the kernel before this one has ended, and when the last weights are
 // on their way the next one may start: so memory is busy all the time.
 // GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
 // every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
+// SLICES_OF_PIECE: 1 or 2.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GATED 0
@@ -14,6 +15,7 @@
 #define WARPS 12
 #define STAGES 3
 #define RESIDENT 2
+#define SLICES_OF_PIECE 2
 #endif
 #define COLUMN_TILES 1
 #define KEPT (ONE_ROW ? 1 : 8)
@@ -22,7 +24,7 @@
 
 constexpr u32 THREADS = WARPS * LANES;
 // Of 16 rows of a matrix, and of all matrices whose rows belong together.
-constexpr u32 PAIRS = SLICES / 2, PIECES = (GATED ? 2 : 1) * PAIRS;
+constexpr u32 OF_MATRIX = SLICES / SLICES_OF_PIECE, PIECES = (GATED ? 2 : 1) * OF_MATRIX;
 // Sums of a piece: by row, or [4][lane].
 constexpr u32 SLOT = ONE_ROW ? TILE_ROWS : 4 * LANES;
 
@@ -81,14 +83,14 @@ struct Piece {
 DEVICE Piece piece_of(const MatmulArgs& args, u32 number, u32& job) {
     Piece piece;
     piece.sixteen = number / PIECES;
-    piece.matrix = number % PIECES / PAIRS;
+    piece.matrix = number % PIECES / OF_MATRIX;
     while (job + 1 < args.num_jobs && piece.sixteen >= args.jobs[job + 1].first_block) job++;
     piece.type = args.jobs[job].types[piece.matrix];
     bool by256 = is_by256(piece.type);
-    u32 slice = number % PAIRS * 2, of_256 = by256 ? 1 : 4, tiles = by256 ? (args.cols + 255) / 256 : (args.cols + 63) / 64;
+    u32 slice = number % OF_MATRIX * SLICES_OF_PIECE, of_256 = by256 ? 1 : 4, tiles = by256 ? (args.cols + 255) / 256 : (args.cols + 63) / 64;
     piece.from = slice_start(slice, args.cols, of_256, tiles);
     piece.middle = slice_start(slice + 1, args.cols, of_256, tiles);
-    piece.to = slice_start(slice + 2, args.cols, of_256, tiles);
+    piece.to = slice_start(slice + SLICES_OF_PIECE, args.cols, of_256, tiles);
     return piece;
 }
 
@@ -230,11 +232,15 @@ DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32
         const float* part = slots + at / OUTPUTS * PIECES * SLOT + place;
         float sums[2];
 #pragma unroll
-        for (u32 m = 0; m < PIECES / PAIRS; m++) {
-            float parts[PAIRS];
+        for (u32 m = 0; m < PIECES / OF_MATRIX; m++) {
+            float parts[OF_MATRIX];
 #pragma unroll
-            for (u32 k = 0; k < PAIRS; k++) parts[k] = part[(m * PAIRS + k) * SLOT];
-            sums[m] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+            for (u32 k = 0; k < OF_MATRIX; k++) parts[k] = part[(m * OF_MATRIX + k) * SLOT];
+#pragma unroll
+            for (u32 width = 1; width < OF_MATRIX; width *= 2)
+#pragma unroll
+                for (u32 k = 0; k < OF_MATRIX; k += 2 * width) parts[k] += parts[k + width];
+            sums[m] = parts[0];
         }
         float value = GATED ? silu(sums[0]) * sums[GATED] : sums[0];
         float* to = job.out + (u64)c * job.rows + row;

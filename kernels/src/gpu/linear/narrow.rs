@@ -52,6 +52,8 @@ struct Choice {
     ahead_bytes: usize,
     /// A single row is made ready by every block for itself.
     row_inside: bool,
+    /// Of a piece of work: 1 or 2.
+    slices: usize,
 }
 
 /// For a row alone: half of a multiprocessor, so that the next launch's weights come while this one's last are multiplied. Three warps beside
@@ -62,6 +64,7 @@ const USUAL: Choice = Choice {
     resident: 2,
     ahead_bytes: 4096,
     row_inside: true,
+    slices: 2,
 };
 
 /// For some rows, which are read from L1: two thirds, with as much of L1 as shared memory.
@@ -71,6 +74,7 @@ const SEVERAL: Choice = Choice {
     resident: 3,
     ahead_bytes: 4096,
     row_inside: false,
+    slices: 2,
 };
 /// Shared memory of a block that reads rows from L1.
 const BESIDE_L1_BYTES: usize = 64 << 10;
@@ -96,12 +100,13 @@ impl fmt::Display for Narrow {
             resident,
             ahead_bytes,
             row_inside,
+            slices,
         } = self.choice;
         let stages = self.stages;
         let row = if row_inside { "inside" } else { "before" };
         write!(
             f,
-            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {ahead_bytes} ahead, row {row}"
+            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {ahead_bytes} ahead, row {row}, {slices} slices"
         )
     }
 }
@@ -131,7 +136,14 @@ impl Narrow {
             with(8, 1, false),
             with(4, 1, false),
         ];
-        let fitting = choices.map(|choice| Self::fitting(choice, work, facts));
+        let sixteens = sixteens(work);
+        let fitting = choices.map(|choice| {
+            // Where blocks have 16 rows each, two slices at a time would leave warps without any.
+            let blocks = facts.multiprocessors as usize * choice.per_multiprocessor;
+            let is_small = sixteens <= blocks && SLICES / 2 * work.matrices < choice.warps;
+            let slices = if is_small { 1 } else { choice.slices };
+            Self::fitting(Choice { slices, ..choice }, work, facts)
+        });
         let mut fitting = fitting.into_iter().flatten();
         let least = fitting.clone().next();
         fitting.find(|shape| shape.stages > 1).or(least)
@@ -148,14 +160,20 @@ impl Narrow {
             (12, 2, 2),
             (16, 1, 1),
         ] {
-            for (ahead_bytes, row_inside) in [(4096, true), (0, true), (8192, true), (4096, false)]
-            {
+            for (ahead_bytes, row_inside, slices) in [
+                (4096, true, 2),
+                (0, true, 2),
+                (8192, true, 2),
+                (4096, false, 2),
+                (4096, true, 1),
+            ] {
                 let choice = Choice {
                     warps,
                     per_multiprocessor,
                     resident,
                     ahead_bytes,
                     row_inside,
+                    slices,
                 };
                 let shape = Self::fitting(choice, work, facts);
                 shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
@@ -173,15 +191,11 @@ impl Narrow {
         if is_heavy(work.types) && choice.resident > 1 || row_inside && choice.warps < NORM_WARPS {
             return None;
         }
-        let sixteens: usize = work
-            .heights
-            .iter()
-            .map(|rows| rows.div_ceil(TILE_ROWS))
-            .sum();
+        let sixteens = sixteens(work);
         let most = facts.multiprocessors as usize * choice.per_multiprocessor;
         let blocks = sixteens.min(most).max(1);
         let slot = if row_inside { 16 * 4 } else { 128 * 4 };
-        let sums = work.matrices * SLICES / 2 * slot;
+        let sums = work.matrices * SLICES / choice.slices * slot;
         let round = (SUMS_BYTES[usize::from(!row_inside)] / sums)
             .min(sixteens / blocks + 2)
             .max(1);
@@ -269,8 +283,15 @@ fn source(types: u32, matrices: usize, choice: Choice, stages: usize) -> Source 
             define("WARPS", choice.warps),
             define("STAGES", stages),
             define("RESIDENT", choice.resident),
+            define("SLICES_OF_PIECE", choice.slices),
         ],
     }
+}
+
+/// Of rows, of all matrices.
+fn sixteens(work: &Work<'_>) -> usize {
+    let heights = work.heights.iter();
+    heights.map(|rows| rows.div_ceil(TILE_ROWS)).sum()
 }
 
 /// Bytes of 16 rows of a matrix.

@@ -1,119 +1,50 @@
-//! What all decoders share: embedding, residual stream, feed-forward, captured rows, head.
+//! What all decoders share: embedding, residual stream, feed-forward, head.
+
+mod features;
+mod layer;
+mod scratch;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use kernels::{
-    Buffer, Device, DeviceError, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection, Step,
-    StoreColumnsArgs, TopKArgs, Visibility,
+    Buffer, Device, DeviceError, LinearArgs, Matrix, Norm, Projection, Step, StoreColumnsArgs,
+    TopKArgs, Visibility,
 };
 use kv_cache::{Cache, LayerMut};
 
-use crate::attention::{Attention, Rope};
+use features::Features;
+use layer::feed_forward;
+pub(crate) use layer::{Layer, Mixer};
+pub(crate) use scratch::Scratch;
+
+use crate::attention::Rope;
 use crate::batch::Output;
-use crate::delta_net::{DeltaNet, RecurrentRows};
+use crate::delta_net::RecurrentRows;
 use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
 use crate::memory::{HEAD_ROWS, next_instance};
 use crate::plan::Plan;
+use crate::stage::Tensors;
 use crate::weights::WeightLoader;
 
-/// What mixes tokens in a layer.
+/// From the residual stream to logits.
 #[derive(Debug)]
-pub(crate) enum Mixer {
-    Attention(Attention),
-    DeltaNet(DeltaNet),
+struct Head {
+    norm: Buffer,
+    /// `None`: the embedding, where both are of one stage.
+    matrix: Option<Matrix>,
 }
 
-/// One decoder layer.
-#[derive(Debug)]
-pub(crate) struct Layer {
-    mixer_norm: Buffer,
-    mixer: Mixer,
-    ffn_norm: Buffer,
-    gate: Matrix,
-    up: Matrix,
-    down: Matrix,
-}
-
-impl Layer {
-    pub(crate) fn load(
-        weights: &mut WeightLoader<'_>,
-        config: &ModelConfig,
-        layer: usize,
-        mixer: Mixer,
-        ffn_norm: &str,
-    ) -> Result<Self, ModelError> {
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let (e, f) = (config.hidden_size, config.feed_forward_size);
-        Ok(Self {
-            mixer_norm: weights.buffer(&name("attn_norm"), &[e])?,
-            mixer,
-            ffn_norm: weights.buffer(&name(ffn_norm), &[e])?,
-            gate: weights.matrix(&name("ffn_gate"), f, e)?,
-            up: weights.matrix(&name("ffn_up"), f, e)?,
-            down: weights.matrix(&name("ffn_down"), e, f)?,
-        })
-    }
-}
-
-/// Activations of a batch of at most `max_rows` rows.
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    /// Residual stream \[N, E\].
-    pub h: Buffer,
-    /// \[N, H, D\], twice as wide with gates.
-    pub q: Buffer,
-    /// \[N, Hkv, D\].
-    pub k: Buffer,
-    /// \[N, Hkv, D\].
-    pub v: Buffer,
-    /// \[N, Hv dv\].
-    pub z: Buffer,
-    /// Output of the mixer before its last projection: \[N, H, D\] or \[N, Hv dv\].
-    pub mixed: Buffer,
-    /// \[N, F\].
-    ffn: Buffer,
-    /// Rows that logits are wanted for, \[HEAD_ROWS, E\].
-    head_rows: Buffer,
-    /// \[HEAD_ROWS, V\].
-    logits: Buffer,
-}
-
-impl Scratch {
-    fn new(device: &dyn Device, config: &ModelConfig, rows: usize) -> Result<Self, DeviceError> {
-        let heads = config.num_heads * config.head_dim;
-        let (mut kv, mut inner) = (0, 0);
-        for kind in &config.layers {
-            match kind {
-                LayerKind::Attention { num_kv_heads } => {
-                    kv = kv.max(num_kv_heads * config.head_dim)
-                }
-                LayerKind::DeltaNet(shape) => inner = inner.max(shape.num_v_heads * shape.v_dim),
-            }
-        }
-        Ok(Self {
-            h: device.zeros(rows * config.hidden_size)?,
-            q: device.zeros(rows * heads * 2)?,
-            k: device.zeros(rows * kv)?,
-            v: device.zeros(rows * kv)?,
-            z: device.zeros(rows * inner)?,
-            mixed: device.zeros(rows * heads.max(inner))?,
-            ffn: device.zeros(rows * config.feed_forward_size)?,
-            head_rows: device.zeros(HEAD_ROWS.min(rows) * config.hidden_size)?,
-            logits: device.zeros(HEAD_ROWS.min(rows) * config.vocab_size)?,
-        })
-    }
-}
-
-/// The graph of a model and its activations.
+/// The graph of a model, or of some of its layers, and its activations.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    embedding: Matrix,
+    /// The first stage's.
+    embedding: Option<Matrix>,
     layers: Vec<Layer>,
     rope: Rope,
-    output_norm: Buffer,
-    /// `None`: the embedding is the head too.
-    head: Option<Matrix>,
+    /// The last stage's.
+    head: Option<Head>,
     scratch: Scratch,
     max_rows: usize,
     /// Inputs of the recurrence, overwritten layer after layer, for batches that nothing is committed from.
@@ -125,49 +56,53 @@ pub(crate) struct Decoder {
     instance: u64,
 }
 
-/// Outputs of captured layers of the last batch.
-#[derive(Debug, Default)]
-struct Features {
-    /// \[max_rows, layers, E\]; made when first needed.
-    all: Buffer,
-    /// Rows on their way to the host.
-    picked: Buffer,
-    /// Values of a row: layers E.
-    row_len: usize,
-}
-
 impl Decoder {
+    /// Loads `stage`, a run of the model's layers; the embedding belongs to its first, the head to its last.
     pub(crate) fn load(
         weights: &mut WeightLoader<'_>,
         device: &dyn Device,
         config: &ModelConfig,
+        stage: &Range<usize>,
         max_rows: usize,
         load_layers: impl FnOnce(
             &mut WeightLoader<'_>,
             &ModelConfig,
+            Range<usize>,
         ) -> Result<(Vec<Layer>, Rope), ModelError>,
     ) -> Result<Self, ModelError> {
         let (v, e) = (config.vocab_size, config.hidden_size);
+        let tensors = Tensors::new(config, stage, weights.has("output.weight"));
         // The largest matrices first: while one is repacked, file and device copy are both resident.
-        let embedding = weights.matrix("token_embd.weight", v, e)?;
-        let head = if weights.has("output.weight") {
-            Some(weights.matrix("output.weight", v, e)?)
+        let embedding = if tensors.begins_model() {
+            Some(weights.matrix("token_embd.weight", v, e)?)
         } else {
             None
         };
-        let (layers, rope) = load_layers(weights, config)?;
-        let output_norm = weights.buffer("output_norm.weight", &[e])?;
-        let shape = config.layers.iter().find_map(|kind| match kind {
-            LayerKind::DeltaNet(shape) => Some(*shape),
-            LayerKind::Attention { .. } => None,
-        });
+        let head = match tensors.own_head() {
+            Some(name) => Some(weights.matrix(name, v, e)?),
+            None => None,
+        };
+        let (layers, rope) = load_layers(weights, config, stage.clone())?;
+        let head = if tensors.ends_model() {
+            Some(Head {
+                norm: weights.buffer("output_norm.weight", &[e])?,
+                matrix: head,
+            })
+        } else {
+            None
+        };
+        let shape = config.layers[stage.clone()]
+            .iter()
+            .find_map(|kind| match kind {
+                LayerKind::DeltaNet(shape) => Some(*shape),
+                LayerKind::Attention { .. } => None,
+            });
         Ok(Self {
             embedding,
             layers,
             rope,
-            output_norm,
             head,
-            scratch: Scratch::new(device, config, max_rows)?,
+            scratch: Scratch::new(device, config, stage, max_rows)?,
             max_rows,
             passing: shape
                 .map(|shape| RecurrentRows::new(device, shape, max_rows))
@@ -185,11 +120,8 @@ impl Decoder {
         config: &ModelConfig,
         layers: usize,
     ) -> Result<(), DeviceError> {
-        self.features.row_len = layers * config.hidden_size;
-        let len = self.max_rows * self.features.row_len;
-        if self.features.all.len() < len {
-            self.features.all = device.zeros(len)?;
-            self.features.picked = device.zeros(len)?;
+        let row_len = layers * config.hidden_size;
+        if self.features.keep(device, self.max_rows, row_len)? {
             self.instance = next_instance();
         }
         Ok(())
@@ -197,24 +129,18 @@ impl Decoder {
 
     /// Features of rows of the last batch, \[rows, layers E\].
     pub(crate) fn features(&mut self, device: &dyn Device, rows: &[usize]) -> Vec<f32> {
-        let Features {
-            all,
-            picked,
-            row_len,
-        } = &mut self.features;
-        let mut values = vec![0.0; rows.len() * *row_len];
-        if values.is_empty() {
-            // Where nothing was ever captured, the buffers are not the device's.
-            return values;
-        }
-        let is_run = rows.windows(2).all(|pair| pair[0] + 1 == pair[1]);
-        match rows.first() {
-            Some(first) if is_run => device.read(all, first * *row_len, &mut values),
-            _ => {
-                device.gather_rows(all, *row_len, rows, picked);
-                device.read(picked, 0, &mut values);
-            }
-        }
+        self.features.read(device, rows)
+    }
+
+    /// The residual stream after the last layer here, \[rows, E\], of all rows of the last batch.
+    pub(crate) fn hidden(
+        &self,
+        device: &dyn Device,
+        config: &ModelConfig,
+        rows: usize,
+    ) -> Vec<f32> {
+        let mut values = vec![0.0; rows * config.hidden_size];
+        device.read(&self.scratch.h, 0, &mut values);
         values
     }
 
@@ -239,12 +165,20 @@ impl Decoder {
         device: &dyn Device,
         config: &ModelConfig,
         cache: &mut Cache,
-        plan: &Plan,
-        capture_layers: &[usize],
+        pass: &Pass<'_>,
     ) -> Output {
+        let Pass {
+            plan,
+            capture_layers,
+            hidden,
+        } = *pass;
         let num_rows = plan.tokens.len();
         let verifies = plan.verifies();
         let segments = plan.device_segments();
+        if self.embedding.is_none() {
+            // Before the step: a recording of it takes what lies there.
+            device.write(&mut self.scratch.h, 0, hidden);
+        }
         let Self {
             embedding,
             layers,
@@ -262,7 +196,9 @@ impl Decoder {
             variant: &(self.instance, verifies, capture_layers),
         };
         device.step(&step, &mut || {
-            device.embed(embedding, &plan.tokens, &mut s.h);
+            if let Some(embedding) = embedding {
+                device.embed(embedding, &plan.tokens, &mut s.h);
+            }
             for (number, layer) in layers.iter().enumerate() {
                 let norm = Norm {
                     gamma: &layer.mixer_norm,
@@ -298,6 +234,9 @@ impl Decoder {
                 }
             }
         });
+        if self.head.is_none() {
+            return Output::default();
+        }
         let mut output = Output {
             logits: vec![0.0; plan.wanted_rows.len() * config.vocab_size],
             rows: plan.wanted.clone(),
@@ -332,18 +271,29 @@ impl Decoder {
         rows: &[usize],
         mut take: impl FnMut(&Buffer, usize, usize),
     ) {
-        let s = &mut self.scratch;
+        let Self {
+            embedding,
+            head,
+            scratch: s,
+            ..
+        } = self;
+        let Some(Head { norm, matrix }) = head else {
+            return;
+        };
+        let Some(weight) = matrix.as_ref().or(embedding.as_ref()) else {
+            return;
+        };
         for (first, rows) in (0..).step_by(HEAD_ROWS).zip(rows.chunks(HEAD_ROWS)) {
             device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
             device.linear(LinearArgs {
                 num_rows: rows.len(),
                 x: &s.head_rows,
                 norm: Some(Norm {
-                    gamma: &self.output_norm,
+                    gamma: norm,
                     eps: config.norm_eps,
                 }),
                 projections: &mut [Projection {
-                    weight: self.head.as_ref().unwrap_or(&self.embedding),
+                    weight,
                     out: &mut s.logits,
                 }],
                 accumulate: false,
@@ -388,6 +338,16 @@ impl Decoder {
     }
 }
 
+/// What is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pass<'a> {
+    pub plan: &'a Plan,
+    /// Counted from the first layer here.
+    pub capture_layers: &'a [usize],
+    /// The residual stream \[N, E\] that earlier layers left; of no concern where there are none.
+    pub hidden: &'a [f32],
+}
+
 /// An accepted path of one sequence.
 #[derive(Debug)]
 pub(crate) struct Commit<'a> {
@@ -396,29 +356,4 @@ pub(crate) struct Commit<'a> {
     pub pages: &'a [u32],
     pub committed_len: usize,
     pub state_index: usize,
-}
-
-/// `h += down(silu(gate norm(h)) * up norm(h))`.
-fn feed_forward(device: &dyn Device, layer: &Layer, eps: f32, num_rows: usize, s: &mut Scratch) {
-    device.gated_linear(GatedLinearArgs {
-        num_rows,
-        x: &s.h,
-        norm: Some(Norm {
-            gamma: &layer.ffn_norm,
-            eps,
-        }),
-        gate: &layer.gate,
-        up: &layer.up,
-        out: &mut s.ffn,
-    });
-    device.linear(LinearArgs {
-        num_rows,
-        x: &s.ffn,
-        norm: None,
-        projections: &mut [Projection {
-            weight: &layer.down,
-            out: &mut s.h,
-        }],
-        accumulate: true,
-    });
 }

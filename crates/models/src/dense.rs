@@ -1,5 +1,7 @@
 //! Qwen3 and Llama: the same decoder, with and without head norms, and with other rotary pairs.
 
+use std::ops::Range;
+
 use kernels::RopeStyle;
 
 use crate::attention::{Attention, AttentionStyle, Rope};
@@ -11,18 +13,19 @@ use crate::weights::WeightLoader;
 /// Tensor of rotary divisors; some converters write it where it has no use.
 pub(crate) const ROPE_DIVISORS: &str = "rope_freqs.weight";
 
-/// All layers and their rotation.
+/// The layers of a stage, and their rotation.
 pub(crate) fn load(
     weights: &mut WeightLoader<'_>,
     config: &ModelConfig,
+    stage: Range<usize>,
 ) -> Result<(Vec<Layer>, Rope), ModelError> {
     let llama = config.architecture == Architecture::Llama;
     let style = AttentionStyle {
         gated: false,
         head_norm: !llama,
     };
-    let mut layers = Vec::with_capacity(config.num_layers);
-    for (layer, kind) in config.layers.iter().enumerate() {
+    let mut layers = Vec::with_capacity(stage.len());
+    for (layer, kind) in stage.clone().zip(&config.layers[stage]) {
         // Dense architectures have no other kind of layer.
         if let LayerKind::Attention { num_kv_heads } = *kind {
             let mixer = Mixer::Attention(Attention::load(

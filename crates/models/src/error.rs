@@ -7,6 +7,8 @@ use kernels::DeviceError;
 use kv_cache::CacheError;
 use tensor::QuantError;
 
+use crate::stage::EarlierLayersError;
+
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -222,6 +224,42 @@ pub enum ModelError {
         /// Layers there are.
         num_layers: usize,
     },
+    /// A model cannot be split into so many stages.
+    #[error("a model of {layers} layers cannot be split into {stages} stages")]
+    Stages {
+        /// Stages asked for.
+        stages: usize,
+        /// Layers there are.
+        layers: usize,
+    },
+    /// A stage cannot have such a share of the layers.
+    #[error("a stage cannot have the share {share} of the layers, expected a number above 0")]
+    Share {
+        /// What was asked for.
+        share: f64,
+    },
+    /// A stage of layers that the model does not have.
+    #[error("there are no layers {start} to {end}, the end not included: the model has {layers}")]
+    NoSuchLayers {
+        /// First layer asked for.
+        start: usize,
+        /// Layer after the last one asked for.
+        end: usize,
+        /// Layers there are.
+        layers: usize,
+    },
+    /// A stage after the first has nothing to compute from.
+    #[error("the layers before layer {start} are not there")]
+    NoEarlierLayers {
+        /// First layer of the stage.
+        start: usize,
+    },
+    /// The layers before a stage are gone: the model is of no use any more.
+    #[error(transparent)]
+    EarlierLayers(#[from] EarlierLayersError),
+    /// The state of a sequence lies in several stages.
+    #[error("a model that is split over devices takes no snapshots")]
+    SplitSnapshot,
     /// Commit without a verified segment in the last batch.
     #[error("the last batch holds no verified segment of this sequence")]
     NothingToCommit,

@@ -2,7 +2,8 @@
 //!
 //! [`load`] reads a GGUF file into a [`Model`]. Everything a model does is [`Model::forward`] over a [`Batch`] of node
 //! segments and then, for segments that are only verified, [`Model::commit`] of the accepted path. [`load_draft`] reads a
-//! [`DraftModel`], which proposes tokens for such segments.
+//! [`DraftModel`], which proposes tokens for such segments. [`load_stage`] reads some layers of a model that is split over
+//! devices.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +15,12 @@ mod dense;
 mod dflash;
 mod error;
 mod hparams;
+mod load;
 mod memory;
 mod model;
 mod plan;
 mod qwen35;
+mod stage;
 mod tensor_file;
 mod weights;
 
@@ -30,6 +33,8 @@ pub use error::ModelError;
 pub use hparams::{Architecture, LayerKind, ModelConfig};
 pub use kernels::{KvType, PAGE_TOKENS};
 pub use kv_cache::{SequenceId, Snapshot};
-pub use memory::{DecodeTraffic, MemoryNeed, decode_traffic, memory_need};
-pub use model::{LoadOptions, Model, load, load_path};
+pub use load::{LoadOptions, load, load_path, load_stage};
+pub use memory::{DecodeTraffic, MemoryNeed, decode_traffic, memory_need, stage_memory_need};
+pub use model::Model;
+pub use stage::{EarlierLayers, EarlierLayersError, StageOutput, split_layers};
 pub use weights::LoadProgress;

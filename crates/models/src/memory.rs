@@ -1,15 +1,16 @@
 //! Whether a model fits, before anything is allocated.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gguf::GgufFile;
 use kernels::{Device, PAGE_TOKENS};
-use kv_cache::CacheShape;
 
 use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
-use crate::model::{LoadOptions, cache_shape};
+use crate::load::{LoadOptions, cache_shape};
 use crate::qwen35;
+use crate::stage::{Tensors, all_layers, check_stage};
 
 /// Rows of steps that kernels of different sizes are made for.
 pub(crate) const WARM_UP_ROWS: [usize; 14] =
@@ -25,10 +26,10 @@ pub(crate) fn next_instance() -> u64 {
 }
 
 /// Bytes of activations: see `decoder::Scratch`, and the recurrence's rows, which verification keeps for every layer.
-fn scratch_bytes(config: &ModelConfig, options: &LoadOptions) -> u64 {
+fn scratch_bytes(config: &ModelConfig, stage: &Range<usize>, options: &LoadOptions) -> u64 {
     let heads = config.num_heads * config.head_dim;
     let (mut kv, mut inner, mut passing, mut kept) = (0, 0, 0, 0);
-    for kind in &config.layers {
+    for kind in &config.layers[stage.clone()] {
         match kind {
             LayerKind::Attention { num_kv_heads } => kv = kv.max(num_kv_heads * config.head_dim),
             LayerKind::DeltaNet(shape) => {
@@ -42,7 +43,10 @@ fn scratch_bytes(config: &ModelConfig, options: &LoadOptions) -> u64 {
     let mixer = 2 * heads + 2 * kv + inner + heads.max(inner);
     let rows =
         (options.max_batch_rows as u64).saturating_mul((stream + mixer + passing + kept) as u64);
-    let head = (HEAD_ROWS * (config.hidden_size + config.vocab_size)) as u64;
+    let head = match stage.end == config.num_layers {
+        true => (HEAD_ROWS * (config.hidden_size + config.vocab_size)) as u64,
+        false => 0,
+    };
     rows.saturating_add(head)
         .saturating_mul(size_of::<f32>() as u64)
 }
@@ -104,12 +108,21 @@ impl MemoryNeed {
 /// No graph can be built from the file's keys.
 pub fn memory_need(file: &GgufFile, options: &LoadOptions) -> Result<MemoryNeed, ModelError> {
     let config = ModelConfig::read(file)?;
-    Ok(need(
-        file,
-        &config,
-        &cache_shape(file, &config, options),
-        options,
-    ))
+    Ok(need(file, &config, &all_layers(&config), options))
+}
+
+/// The same of some of its layers.
+///
+/// # Errors
+/// As [`memory_need`], and where there are no such layers.
+pub fn stage_memory_need(
+    file: &GgufFile,
+    stage: &Range<usize>,
+    options: &LoadOptions,
+) -> Result<MemoryNeed, ModelError> {
+    let config = ModelConfig::read(file)?;
+    check_stage(&config, stage)?;
+    Ok(need(file, &config, stage, options))
 }
 
 /// Bytes that a token moves through the device's memory when it is decoded alone.
@@ -138,7 +151,7 @@ impl DecodeTraffic {
 /// No graph can be built from the file's keys.
 pub fn decode_traffic(file: &GgufFile, options: &LoadOptions) -> Result<DecodeTraffic, ModelError> {
     let config = ModelConfig::read(file)?;
-    let shape = cache_shape(file, &config, options);
+    let shape = cache_shape(file, &config, &all_layers(&config), options);
     let has_head = file.tensor("output.weight").is_some();
     let is_read =
         |name: &str| !(qwen35::ignores(&config, name) || has_head && name == "token_embd.weight");
@@ -150,27 +163,18 @@ pub fn decode_traffic(file: &GgufFile, options: &LoadOptions) -> Result<DecodeTr
     })
 }
 
-fn need(
+/// What the layers of `stage` need.
+pub(crate) fn need(
     file: &GgufFile,
     config: &ModelConfig,
-    cache: &CacheShape,
+    stage: &Range<usize>,
     options: &LoadOptions,
 ) -> MemoryNeed {
+    let shape = cache_shape(file, config, stage, options);
     MemoryNeed {
-        weights: file.tensors().map(|tensor| tensor.data.len() as u64).sum(),
-        cache: cache.bytes(options.max_tokens, options.max_sequences) as u64,
-        scratch: scratch_bytes(config, options),
+        weights: Tensors::of(file, config, stage).bytes(file),
+        cache: shape.bytes(options.max_tokens, options.max_sequences) as u64,
+        scratch: scratch_bytes(config, stage, options),
         available: None,
     }
-}
-
-/// Refuses a model that does not fit.
-pub(crate) fn check_fit(
-    file: &GgufFile,
-    config: &ModelConfig,
-    cache: &CacheShape,
-    options: &LoadOptions,
-    device: &dyn Device,
-) -> Result<(), ModelError> {
-    need(file, config, cache, options).on(device).check()
 }

@@ -1,35 +1,19 @@
 //! A loaded model and its sequences.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::ops::Range;
 use std::sync::Arc;
 
-use gguf::GgufFile;
-use kernels::{Device, KvType, PAGE_TOKENS};
-use kv_cache::{Cache, CacheShape, LayerState, SequenceId, Snapshot};
+use kernels::{Device, PAGE_TOKENS};
+use kv_cache::{Cache, SequenceId, Snapshot};
 
 use crate::batch::{Batch, BatchSegment, LogitsWanted, Output};
-use crate::decoder::{Commit, Decoder};
+use crate::decoder::{Commit, Decoder, Pass};
 use crate::error::ModelError;
-use crate::hparams::{Architecture, LayerKind, ModelConfig};
-use crate::memory::{WARM_UP_ROWS, check_fit};
+use crate::hparams::ModelConfig;
+use crate::memory::WARM_UP_ROWS;
 use crate::plan::Plan;
-use crate::weights::{LoadProgress, WeightLoader};
-use crate::{dense, qwen35};
-
-/// Sizes that a model is loaded for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// Tokens of all sequences together; rounded up to whole pages.
-    pub max_tokens: usize,
-    /// Sequences at a time.
-    pub max_sequences: usize,
-    /// Rows of a batch.
-    pub max_batch_rows: usize,
-    /// How keys and values are kept. `None`: f16 where weights are quantised, so that products round activations to 8
-    /// bits and what f16 rounds off is lost in that; f32 where weights and activations are floats.
-    pub kv_type: Option<KvType>,
-}
+use crate::stage::{EarlierLayers, StageOutput};
 
 /// A segment that waits for its commit.
 #[derive(Debug)]
@@ -38,103 +22,22 @@ struct Pending {
     parents: Vec<i32>,
 }
 
-/// Weights, graph and sequences.
+/// Weights, graph and sequences: of all layers, or of those of a stage.
 pub struct Model {
     device: Arc<dyn Device>,
     config: ModelConfig,
+    /// Its own layers.
+    stage: Range<usize>,
+    /// Those before.
+    earlier: Option<Box<dyn EarlierLayers>>,
+    /// What they made of the last batch.
+    given: StageOutput,
+    /// Layers captured of the last batch.
+    captured: Vec<usize>,
     decoder: Decoder,
     cache: Cache,
     pending: HashMap<SequenceId, Pending>,
     max_batch_rows: usize,
-}
-
-/// Loads a model file; see [`load`].
-///
-/// # Errors
-/// As [`load`], and where the file cannot be opened.
-pub fn load_path(
-    path: impl AsRef<Path>,
-    device: Arc<dyn Device>,
-    options: LoadOptions,
-    progress: &mut dyn FnMut(LoadProgress),
-) -> Result<Model, ModelError> {
-    load(&GgufFile::open(path)?, device, options, progress)
-}
-
-/// Loads a model onto a device. `progress` is called after every tensor.
-///
-/// # Errors
-/// An architecture, key or tensor that no graph here can use, named; a model that does not fit in memory, told before
-/// anything is allocated.
-pub fn load(
-    file: &GgufFile,
-    device: Arc<dyn Device>,
-    options: LoadOptions,
-    progress: &mut dyn FnMut(LoadProgress),
-) -> Result<Model, ModelError> {
-    let config = ModelConfig::read(file)?;
-    let shape = cache_shape(file, &config, &options);
-    check_fit(file, &config, &shape, &options, device.as_ref())?;
-    let load_layers = match config.architecture {
-        Architecture::Qwen35 => qwen35::load,
-        Architecture::Qwen3 | Architecture::Llama => dense::load,
-    };
-    let mut rehearsal = WeightLoader::rehearsal(file, device.as_ref());
-    Decoder::load(&mut rehearsal, device.as_ref(), &config, 0, load_layers)?;
-    rehearsal.finish(config.architecture.name(), |tensor| {
-        tensor == dense::ROPE_DIVISORS || qwen35::ignores(&config, tensor)
-    })?;
-    let mut weights = WeightLoader::new(file, device.as_ref(), progress);
-    let decoder = Decoder::load(
-        &mut weights,
-        device.as_ref(),
-        &config,
-        options.max_batch_rows,
-        load_layers,
-    )?;
-    let cache = Cache::new(
-        device.as_ref(),
-        shape,
-        options.max_tokens,
-        options.max_sequences,
-    )?;
-    device.finish()?;
-    let max_batch_rows = options.max_batch_rows;
-    Ok(Model {
-        device,
-        config,
-        decoder,
-        cache,
-        pending: HashMap::new(),
-        max_batch_rows,
-    })
-}
-
-pub(crate) fn cache_shape(
-    file: &GgufFile,
-    config: &ModelConfig,
-    options: &LoadOptions,
-) -> CacheShape {
-    let is_quantised = || file.tensors().any(|tensor| tensor.dtype.is_quantised());
-    let kv_type = options.kv_type.unwrap_or_else(|| {
-        if is_quantised() {
-            KvType::F16
-        } else {
-            KvType::F32
-        }
-    });
-    let head_dim = config.head_dim;
-    let state = |kind: &LayerKind| match *kind {
-        LayerKind::Attention { num_kv_heads } => LayerState::Attention {
-            num_kv_heads,
-            head_dim,
-        },
-        LayerKind::DeltaNet(shape) => LayerState::DeltaNet(shape),
-    };
-    CacheShape {
-        layers: config.layers.iter().map(state).collect(),
-        kv_type,
-    }
 }
 
 impl std::fmt::Debug for Model {
@@ -146,10 +49,51 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        config: ModelConfig,
+        stage: Range<usize>,
+        decoder: Decoder,
+        cache: Cache,
+        max_batch_rows: usize,
+    ) -> Self {
+        Self {
+            device,
+            config,
+            stage,
+            earlier: None,
+            given: StageOutput::default(),
+            captured: Vec::new(),
+            decoder,
+            cache,
+            pending: HashMap::new(),
+            max_batch_rows,
+        }
+    }
+
     /// Sizes and constants.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// The layers that are here.
+    #[must_use]
+    pub fn stage(&self) -> &Range<usize> {
+        &self.stage
+    }
+
+    /// Gives a stage the layers before its own, without which it computes nothing; they must have no sequences yet, nor the
+    /// stage. `None` lets go of them.
+    pub fn set_earlier(&mut self, earlier: Option<Box<dyn EarlierLayers>>) {
+        self.earlier = earlier;
+    }
+
+    /// Whether a step may take long the first time that it has some shape, here or in an earlier stage.
+    #[must_use]
+    pub fn compiles_kernels(&self) -> bool {
+        let earlier = self.earlier.as_ref();
+        self.device.compiles_kernels() || earlier.is_some_and(|earlier| earlier.compiles_kernels())
     }
 
     /// Most rows of a batch.
@@ -167,18 +111,25 @@ impl Model {
     /// An empty sequence.
     ///
     /// # Errors
-    /// All sequences are in use.
+    /// All sequences are in use; [`ModelError::EarlierLayers`].
     pub fn create_sequence(&mut self) -> Result<SequenceId, ModelError> {
-        Ok(self.cache.create(self.device.as_ref())?)
+        let sequence = self.cache.create(self.device.as_ref())?;
+        if let Some(earlier) = &mut self.earlier {
+            earlier.create_sequence(sequence)?;
+        }
+        Ok(sequence)
     }
 
     /// Gives a sequence back.
     ///
     /// # Errors
-    /// The sequence does not exist.
+    /// The sequence does not exist; [`ModelError::EarlierLayers`].
     pub fn free_sequence(&mut self, sequence: SequenceId) -> Result<(), ModelError> {
         self.cache.free(sequence)?;
         self.pending.remove(&sequence);
+        if let Some(earlier) = &mut self.earlier {
+            earlier.free_sequence(sequence)?;
+        }
         Ok(())
     }
 
@@ -193,8 +144,11 @@ impl Model {
     /// Copies a sequence's committed state to the host.
     ///
     /// # Errors
-    /// The sequence does not exist, or the device failed.
+    /// The sequence does not exist, the device failed, or the model is split.
     pub fn snapshot(&self, sequence: SequenceId) -> Result<Snapshot, ModelError> {
+        if self.earlier.is_some() {
+            return Err(ModelError::SplitSnapshot);
+        }
         let snapshot = self.cache.snapshot(self.device.as_ref(), sequence)?;
         self.device.finish()?;
         Ok(snapshot)
@@ -203,33 +157,61 @@ impl Model {
     /// A new sequence that continues where `snapshot` was taken.
     ///
     /// # Errors
-    /// The snapshot is of another model, or there is no room.
+    /// The snapshot is of another model, there is no room, or the model is split.
     pub fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId, ModelError> {
+        if self.earlier.is_some() {
+            return Err(ModelError::SplitSnapshot);
+        }
         Ok(self.cache.restore(self.device.as_ref(), snapshot)?)
     }
 
     /// Computes a batch. Advancing segments are part of their sequences afterwards; others wait for
-    /// [`Model::commit`], which the next forward pass makes impossible.
+    /// [`Model::commit`], which the next forward pass makes impossible. A stage before the last gives no logits, but
+    /// [`Model::stage_output`].
     ///
     /// # Errors
-    /// The batch is refused before anything is computed: no sequence has changed then. Or the device failed, which is of no
-    /// use any more.
+    /// The batch is refused before anything is computed: no sequence has changed then. Or the device failed, or earlier layers
+    /// are gone: then the model is of no use any more.
     pub fn forward(&mut self, batch: &Batch) -> Result<Output, ModelError> {
-        let plan = Plan::new(batch, &self.config, &mut self.cache, self.max_batch_rows)?;
+        if self.stage.start > 0 && self.earlier.is_none() {
+            let start = self.stage.start;
+            return Err(ModelError::NoEarlierLayers { start });
+        }
+        let plan = Plan::new(
+            batch,
+            &self.config,
+            self.stage.end,
+            &mut self.cache,
+            self.max_batch_rows,
+        )?;
+        self.captured.clone_from(&batch.capture_layers);
+        if let Some(earlier) = &mut self.earlier {
+            let is_earlier = |layer: &usize| *layer < self.stage.start;
+            let theirs = batch.capture_layers.iter().copied().filter(is_earlier);
+            let batch = Batch {
+                segments: batch.segments.clone(),
+                capture_layers: theirs.collect(),
+            };
+            earlier.forward(&batch, &mut self.given)?;
+        }
         let device = self.device.as_ref();
         if plan.verifies() {
             self.decoder.keep_rows(device)?;
         }
+        let own = batch.capture_layers.iter();
+        let own = own.filter_map(|layer| layer.checked_sub(self.stage.start));
+        let own: Vec<usize> = own.collect();
         self.decoder
-            .keep_features(device, &self.config, batch.capture_layers.len())?;
+            .keep_features(device, &self.config, own.len())?;
         self.pending.clear();
-        let output = self.decoder.forward(
-            device,
-            &self.config,
-            &mut self.cache,
-            &plan,
-            &batch.capture_layers,
-        );
+        let pass = Pass {
+            plan: &plan,
+            capture_layers: &own,
+            hidden: &self.given.hidden,
+        };
+        let output = self
+            .decoder
+            .forward(device, &self.config, &mut self.cache, &pass);
         if plan.is_read() {
             // What was read is nothing where the device failed. Otherwise it need not be waited for.
             device.finish()?;
@@ -255,7 +237,7 @@ impl Model {
     /// # Errors
     /// A kernel that does not compile, or what else the device has against a step.
     pub fn warm_up(&mut self, draft_nodes: usize) -> Result<(), ModelError> {
-        if !self.device.compiles_kernels() {
+        if !self.compiles_kernels() {
             return Ok(());
         }
         let room = self.cache.num_pages() * PAGE_TOKENS;
@@ -295,13 +277,56 @@ impl Model {
     /// captured of a row side by side.
     pub fn features(&mut self, rows: impl IntoIterator<Item = usize>) -> Vec<f32> {
         let rows: Vec<usize> = rows.into_iter().collect();
-        self.decoder.features(self.device.as_ref(), &rows)
+        let own = self.decoder.features(self.device.as_ref(), &rows);
+        let is_earlier = |layer: &&usize| **layer < self.stage.start;
+        let theirs = self.captured.iter().filter(is_earlier).count();
+        if theirs == 0 {
+            return own;
+        }
+        let size = self.config.hidden_size;
+        let ours = self.captured.len() - theirs;
+        let mut features = Vec::with_capacity(rows.len() * self.captured.len() * size);
+        for (place, row) in rows.into_iter().enumerate() {
+            let mut given = self.given.features[row * theirs * size..].chunks_exact(size);
+            let mut own = own[place * ours * size..].chunks_exact(size);
+            for layer in &self.captured {
+                let next = if is_earlier(&layer) {
+                    given.next()
+                } else {
+                    own.next()
+                };
+                features.extend_from_slice(next.unwrap_or_default());
+            }
+        }
+        features
+    }
+
+    /// Waits until the device has done all that it was asked, but for earlier layers.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn finish(&self) -> Result<(), ModelError> {
+        Ok(self.device.finish()?)
+    }
+
+    /// What the last batch, of `rows` rows, became in a stage before the last.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn stage_output(&mut self, rows: usize) -> Result<StageOutput, ModelError> {
+        let hidden = self
+            .decoder
+            .hidden(self.device.as_ref(), &self.config, rows);
+        let features = self.features(0..rows);
+        self.device.finish()?;
+        Ok(StageOutput { hidden, features })
     }
 
     /// Makes the nodes of `path` (root first, may be empty) of the segment verified last part of its sequence.
     ///
     /// # Errors
-    /// There is no such segment, or `path` is no path of its tree; it can still be committed then.
+    /// There is no such segment, or `path` is no path of its tree; it can still be committed then. Or
+    /// [`ModelError::EarlierLayers`].
     pub fn commit(&mut self, sequence: SequenceId, path: &[usize]) -> Result<(), ModelError> {
         let pending = self
             .pending
@@ -313,6 +338,10 @@ impl Model {
                 return Err(ModelError::BadPath { place, node });
             }
             parent = i32::try_from(node).map_err(|_| ModelError::BadPath { place, node })?;
+        }
+        if let Some(earlier) = &mut self.earlier {
+            // First, so that all stages do it at a time.
+            earlier.commit(sequence, path)?;
         }
         if !path.is_empty() {
             let pages = self.cache.pages(sequence)?.to_vec();

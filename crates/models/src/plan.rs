@@ -37,13 +37,15 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// `end`: the layer after the last one that can be captured.
     pub(crate) fn new(
         batch: &Batch,
         config: &ModelConfig,
+        end: usize,
         cache: &mut Cache,
         max_rows: usize,
     ) -> Result<Self, ModelError> {
-        check_batch(batch, config, max_rows)?;
+        check_batch(batch, config, end, max_rows)?;
         let mut pages_to_add = 0;
         let mut parents = Vec::with_capacity(batch.segments.len());
         for (number, segment) in batch.segments.iter().enumerate() {
@@ -141,7 +143,12 @@ impl Plan {
     }
 }
 
-fn check_batch(batch: &Batch, config: &ModelConfig, max_rows: usize) -> Result<(), ModelError> {
+fn check_batch(
+    batch: &Batch,
+    config: &ModelConfig,
+    end: usize,
+    max_rows: usize,
+) -> Result<(), ModelError> {
     if batch.segments.is_empty() {
         return Err(ModelError::EmptySegment { segment: 0 });
     }
@@ -156,7 +163,7 @@ fn check_batch(batch: &Batch, config: &ModelConfig, max_rows: usize) -> Result<(
             got: rows,
         });
     }
-    let num_layers = config.num_layers;
+    let num_layers = end;
     if let Some(&layer) = batch
         .capture_layers
         .iter()

@@ -1,5 +1,7 @@
 //! Qwen3.5 / 3.6: gated DeltaNet layers with a gated full-attention layer now and then.
 
+use std::ops::Range;
+
 use kernels::RopeStyle;
 
 use crate::attention::{Attention, AttentionStyle, Rope};
@@ -15,13 +17,14 @@ const STYLE: AttentionStyle = AttentionStyle {
     head_norm: true,
 };
 
-/// Trunk layers and their rotation.
+/// Trunk layers of a stage, and their rotation.
 pub(crate) fn load(
     weights: &mut WeightLoader<'_>,
     config: &ModelConfig,
+    stage: Range<usize>,
 ) -> Result<(Vec<Layer>, Rope), ModelError> {
-    let mut layers = Vec::with_capacity(config.num_layers);
-    for (layer, kind) in config.layers.iter().enumerate() {
+    let mut layers = Vec::with_capacity(stage.len());
+    for (layer, kind) in stage.clone().zip(&config.layers[stage]) {
         let mixer = match *kind {
             LayerKind::Attention { num_kv_heads } => Mixer::Attention(Attention::load(
                 weights,

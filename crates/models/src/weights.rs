@@ -14,7 +14,7 @@ use crate::tensor_file::TensorFile;
 pub struct LoadProgress {
     /// Tensor bytes on the device.
     pub bytes_done: u64,
-    /// Tensor bytes of the file.
+    /// Tensor bytes to load.
     pub bytes_total: u64,
 }
 
@@ -32,21 +32,8 @@ pub(crate) struct WeightLoader<'a> {
 }
 
 impl<'a> WeightLoader<'a> {
+    /// Progress goes on from `state`, over the files of a model.
     pub(crate) fn new(
-        file: &'a dyn TensorFile,
-        device: &'a dyn Device,
-        progress: Progress<'a>,
-    ) -> Self {
-        let bytes_total = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
-        let state = LoadProgress {
-            bytes_done: 0,
-            bytes_total,
-        };
-        Self::going_on(file, device, progress, state)
-    }
-
-    /// As [`WeightLoader::new`], with progress that goes on from `state` over the files of a model.
-    pub(crate) fn going_on(
         file: &'a dyn TensorFile,
         device: &'a dyn Device,
         progress: Progress<'a>,

@@ -44,10 +44,10 @@ pub fn load_draft(
         bytes_done: 0,
         bytes_total: weight_bytes(draft, target),
     };
-    let mut weights = WeightLoader::going_on(target, device.as_ref(), progress, state);
+    let mut weights = WeightLoader::new(target, device.as_ref(), progress, state);
     let ends = TargetEnds::load(&mut weights, &config)?;
     let state = weights.state();
-    let mut weights = WeightLoader::going_on(draft.tensors(), device.as_ref(), progress, state);
+    let mut weights = WeightLoader::new(draft.tensors(), device.as_ref(), progress, state);
     let graph = Graph::load(&mut weights, device.as_ref(), &config, ends, sizes.rows)?;
     let cache = Cache::new(
         device.as_ref(),

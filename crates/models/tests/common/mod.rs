@@ -6,6 +6,7 @@ pub mod drafts;
 pub mod golden;
 pub mod naive_draft;
 pub mod rewritten_draft;
+pub mod stages;
 pub mod watched;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,157 @@
+//! From a file to a model, or to a stage of one.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use gguf::GgufFile;
+use kernels::{Device, KvType};
+use kv_cache::{Cache, CacheShape, LayerState};
+
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use crate::hparams::{Architecture, LayerKind, ModelConfig};
+use crate::memory::need;
+use crate::model::Model;
+use crate::stage::{all_layers, check_stage};
+use crate::weights::{LoadProgress, WeightLoader};
+use crate::{dense, qwen35};
+
+/// Sizes that a model is loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Tokens of all sequences together; rounded up to whole pages.
+    pub max_tokens: usize,
+    /// Sequences at a time.
+    pub max_sequences: usize,
+    /// Rows of a batch.
+    pub max_batch_rows: usize,
+    /// How keys and values are kept. `None`: f16 where weights are quantised, so that products round activations to 8
+    /// bits and what f16 rounds off is lost in that; f32 where weights and activations are floats.
+    pub kv_type: Option<KvType>,
+}
+
+/// Loads a model file; see [`load`].
+///
+/// # Errors
+/// As [`load`], and where the file cannot be opened.
+pub fn load_path(
+    path: impl AsRef<Path>,
+    device: Arc<dyn Device>,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Model, ModelError> {
+    load(&GgufFile::open(path)?, device, options, progress)
+}
+
+/// Loads a model onto a device. `progress` is called after every tensor.
+///
+/// # Errors
+/// An architecture, key or tensor that no graph here can use, named; a model that does not fit in memory, told before
+/// anything is allocated.
+pub fn load(
+    file: &GgufFile,
+    device: Arc<dyn Device>,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Model, ModelError> {
+    let config = ModelConfig::read(file)?;
+    let stage = all_layers(&config);
+    load_layers(file, config, stage, device, options, progress)
+}
+
+/// Loads some of a model's layers, the embedding with the first and the head with the last: see [`Model::set_earlier`].
+///
+/// # Errors
+/// As [`load`]; there are no such layers.
+pub fn load_stage(
+    file: &GgufFile,
+    stage: Range<usize>,
+    device: Arc<dyn Device>,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Model, ModelError> {
+    let config = ModelConfig::read(file)?;
+    check_stage(&config, &stage)?;
+    load_layers(file, config, stage, device, options, progress)
+}
+
+fn load_layers(
+    file: &GgufFile,
+    config: ModelConfig,
+    stage: Range<usize>,
+    device: Arc<dyn Device>,
+    options: LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Model, ModelError> {
+    let need = need(file, &config, &stage, &options).on(device.as_ref());
+    need.check()?;
+    let of_architecture = match config.architecture {
+        Architecture::Qwen35 => qwen35::load,
+        Architecture::Qwen3 | Architecture::Llama => dense::load,
+    };
+    // Of all layers: whichever stage reads it, a file is refused for the same.
+    let all = all_layers(&config);
+    let mut rehearsal = WeightLoader::rehearsal(file, device.as_ref());
+    Decoder::load(
+        &mut rehearsal,
+        device.as_ref(),
+        &config,
+        &all,
+        0,
+        of_architecture,
+    )?;
+    rehearsal.finish(config.architecture.name(), |tensor| {
+        tensor == dense::ROPE_DIVISORS || qwen35::ignores(&config, tensor)
+    })?;
+    let state = LoadProgress {
+        bytes_done: 0,
+        bytes_total: need.weights,
+    };
+    let mut weights = WeightLoader::new(file, device.as_ref(), progress, state);
+    let decoder = Decoder::load(
+        &mut weights,
+        device.as_ref(),
+        &config,
+        &stage,
+        options.max_batch_rows,
+        of_architecture,
+    )?;
+    let cache = Cache::new(
+        device.as_ref(),
+        cache_shape(file, &config, &stage, &options),
+        options.max_tokens,
+        options.max_sequences,
+    )?;
+    device.finish()?;
+    let rows = options.max_batch_rows;
+    Ok(Model::new(device, config, stage, decoder, cache, rows))
+}
+
+pub(crate) fn cache_shape(
+    file: &GgufFile,
+    config: &ModelConfig,
+    stage: &Range<usize>,
+    options: &LoadOptions,
+) -> CacheShape {
+    let is_quantised = || file.tensors().any(|tensor| tensor.dtype.is_quantised());
+    let kv_type = options.kv_type.unwrap_or_else(|| {
+        if is_quantised() {
+            KvType::F16
+        } else {
+            KvType::F32
+        }
+    });
+    let head_dim = config.head_dim;
+    let state = |kind: &LayerKind| match *kind {
+        LayerKind::Attention { num_kv_heads } => LayerState::Attention {
+            num_kv_heads,
+            head_dim,
+        },
+        LayerKind::DeltaNet(shape) => LayerState::DeltaNet(shape),
+    };
+    CacheShape {
+        layers: config.layers[stage.clone()].iter().map(state).collect(),
+        kv_type,
+    }
+}

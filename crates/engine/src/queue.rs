@@ -110,7 +110,9 @@ impl Queue {
 
     /// Takes no more requests and hands back those without a place. Nobody has one any more.
     pub(crate) fn close(&mut self, why: GenerateError) -> VecDeque<Waiting> {
-        self.phase = Phase::Closed(why);
+        if !matches!(self.phase, Phase::Closed(_)) {
+            self.phase = Phase::Closed(why);
+        }
         self.running = 0;
         std::mem::take(&mut self.waiting)
     }

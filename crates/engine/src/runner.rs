@@ -32,6 +32,8 @@ pub(crate) struct Runner {
     draft_rows: usize,
     /// Where tokens are held against plain decoding.
     shadows: Option<Shadows>,
+    /// Why the model is of no use any more.
+    gone: Option<GenerateError>,
 }
 
 impl Runner {
@@ -54,18 +56,21 @@ impl Runner {
             speculator,
             draft_rows: config.speculation.max_rows(),
             shadows: config.verify_lossless.then(Shadows::default),
+            gone: None,
         }
     }
 
-    /// Runs until the engine is shut down.
+    /// Runs until the engine is shut down, or the model is gone.
     pub(crate) fn run(&mut self) {
-        while self.shared.wait_for_work(self.running.is_empty()) {
+        while self.gone.is_none() && self.shared.wait_for_work(self.running.is_empty()) {
             self.round();
         }
+        let why = self.gone.clone().unwrap_or(GenerateError::ShuttingDown);
         for sequence in &mut self.running {
-            sequence.end(Ending::Failed(GenerateError::ShuttingDown));
+            sequence.end(Ending::Failed(why.clone()));
         }
         self.release_ended();
+        self.shared.refuse(&why);
     }
 
     /// Makes room, fills it, and computes a step.
@@ -132,6 +137,7 @@ impl Runner {
             Err(error) => {
                 let request_id = waiting.request.request_id.as_str();
                 tracing::error!(request_id, %error, "no sequence");
+                note_gone(&mut self.gone, &error);
                 self.shared.leave();
                 // A caller that left needs no answer.
                 let _ = waiting.events.send(Err(model_error(&error)));
@@ -247,6 +253,7 @@ impl Runner {
             && let Err(error) = self.model.commit(sequence.place.id, &path)
         {
             tracing::error!(%error, "an accepted path could not be committed");
+            note_gone(&mut self.gone, &error);
             sequence.end(Ending::Failed(model_error(&error)));
         }
         let rows = path.iter().map(|node| place.first + node);
@@ -282,6 +289,7 @@ impl Runner {
             let counters = &self.shared.counters.speculation;
             if let Err(error) = shadows.check(&mut self.model, sequence, counters) {
                 tracing::error!(%error, "plain decoding beside a sequence");
+                note_gone(&mut self.gone, &error);
                 sequence.end(Ending::Failed(model_error(&error)));
             }
         }
@@ -290,6 +298,7 @@ impl Runner {
     /// Ends the sequences of a step that could not be computed: what the model holds of them is uncertain.
     fn fail(&mut self, shares: &[Share], error: &ModelError) {
         tracing::error!(%error, sequences = shares.len(), "step");
+        note_gone(&mut self.gone, error);
         for share in shares {
             self.running[share.sequence].end(Ending::Failed(model_error(error)));
         }
@@ -302,8 +311,11 @@ impl Runner {
             .extract_if(.., |sequence| sequence.ending().is_some())
             .collect();
         for sequence in ended {
-            if let Err(error) = self.model.free_sequence(sequence.place.id) {
+            if let Err(error) = self.model.free_sequence(sequence.place.id)
+                && self.gone.is_none()
+            {
                 tracing::error!(%error, "a sequence could not be freed");
+                note_gone(&mut self.gone, &error);
             }
             if let Some(shadows) = &mut self.shadows {
                 shadows.free(&mut self.model, &sequence);
@@ -329,7 +341,17 @@ struct Rows {
 }
 
 fn model_error(error: &ModelError) -> GenerateError {
-    GenerateError::Model(error.to_string())
+    match error {
+        ModelError::EarlierLayers(error) => GenerateError::Gone(error.to_string()),
+        error => GenerateError::Model(error.to_string()),
+    }
+}
+
+/// Keeps the first error after which there is no model.
+fn note_gone(gone: &mut Option<GenerateError>, error: &ModelError) {
+    if matches!(error, ModelError::EarlierLayers(_)) {
+        gone.get_or_insert_with(|| model_error(error));
+    }
 }
 
 #[cfg(test)]

@@ -126,12 +126,17 @@ impl Shared {
         } else {
             GenerateError::ShuttingDown
         };
+        self.refuse(&why);
+        self.closed.send_replace(true);
+    }
+
+    /// Answers what waits, and everything from now on, with `why`, or with what was said before.
+    pub(crate) fn refuse(&self, why: &GenerateError) {
         let waiting = self.queue().close(why.clone());
         for Waiting { events, .. } in waiting {
             // A caller that left needs no answer.
             let _ = events.send(Err(why.clone()));
         }
-        self.closed.send_replace(true);
     }
 
     /// Whether the thread runs.

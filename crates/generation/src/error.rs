@@ -48,6 +48,9 @@ pub enum GenerateError {
     /// The worker is going down.
     #[error("the worker is shutting down")]
     ShuttingDown,
+    /// A part of the model is gone; the worker starts anew.
+    #[error("the model is gone: {0}")]
+    Gone(String),
     /// The model could not compute a step.
     #[error("the model could not go on: {0}")]
     Model(String),

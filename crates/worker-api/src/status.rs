@@ -23,7 +23,7 @@ pub fn to_status(error: &GenerateError) -> Status {
         | GenerateError::TooManyTopLogprobs { .. }
         | GenerateError::Sampling(_) => Code::InvalidArgument,
         GenerateError::QueueFull { .. } => Code::ResourceExhausted,
-        GenerateError::ShuttingDown => Code::Unavailable,
+        GenerateError::ShuttingDown | GenerateError::Gone(_) => Code::Unavailable,
         GenerateError::Model(_) => Code::Internal,
     };
     let mut status = Status::new(code, error.to_string());
@@ -128,6 +128,8 @@ mod tests {
             WorkerError::QueueFull,
         );
         check(GenerateError::ShuttingDown, WorkerError::Unavailable);
+        let gone = GenerateError::Gone("stage 1 of 2".to_owned());
+        check(gone, WorkerError::Unavailable);
         check(
             GenerateError::Model("page table".to_owned()),
             WorkerError::Internal,

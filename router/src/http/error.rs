@@ -76,7 +76,7 @@ fn status(error: &RouterError) -> StatusCode {
         | RouterError::BodyCut => StatusCode::BAD_REQUEST,
         RouterError::Generate(error) => match error {
             GenerateError::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
-            GenerateError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            GenerateError::ShuttingDown | GenerateError::Gone(_) => StatusCode::SERVICE_UNAVAILABLE,
             GenerateError::Model(_) => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
         },

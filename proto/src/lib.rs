@@ -11,6 +11,14 @@ pub mod draft {
     }
 }
 
+/// A stage of a split target: `tandem/stage/v1/stage.proto`.
+pub mod stage {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tandem.stage.v1");
+    }
+}
+
 /// A target worker: `tandem/target/v1/target.proto`.
 pub mod target {
     /// Version 1.

@@ -2,6 +2,7 @@
 
 mod draft;
 mod speculation;
+mod stage;
 
 use generation::{
     FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
@@ -19,6 +20,8 @@ pub use draft::{
     transports_from_proto,
 };
 pub(crate) use speculation::speculation_from_proto;
+pub use stage::{later_stage_from_proto, stage_session_to_proto};
+pub(crate) use stage::{later_stage_to_proto, stage_session_from_proto};
 
 pub(crate) fn request_to_proto(request: GenerateRequest) -> wire::GenerateRequest {
     let sampling = request.sampling;

@@ -41,7 +41,28 @@ pub(crate) fn draft_from_proto(draft: wire::DraftDescription) -> DraftDescriptio
 /// A session as it goes over the wire.
 #[must_use]
 pub fn session_to_proto(session: &DraftSession) -> wire::Session {
-    let way = match &session.channel {
+    wire::Session {
+        channel: Some(channel_to_proto(&session.channel)),
+        draft: Some(draft_to_proto(&session.draft)),
+    }
+}
+
+/// A session as the target takes it. Whether its sizes make sense is for the link to say.
+///
+/// # Errors
+/// [`SessionError::Invalid`]: a part is missing, or the secret has another length.
+pub fn session_from_proto(session: wire::Session) -> Result<DraftSession, SessionError> {
+    let missing = |field: &str| SessionError::Invalid(format!("Session.{field} is missing"));
+    let draft = session.draft.ok_or_else(|| missing("draft"))?;
+    let channel = session.channel.ok_or_else(|| missing("channel"))?;
+    Ok(DraftSession {
+        channel: channel_from_proto(channel)?,
+        draft: draft_from_proto(draft),
+    })
+}
+
+pub(crate) fn channel_to_proto(channel: &Descriptor) -> wire::Channel {
+    let way = match channel {
         Descriptor::Shm {
             inbound,
             outbound,
@@ -56,21 +77,12 @@ pub fn session_to_proto(session: &DraftSession) -> wire::Session {
             secret: secret.to_vec(),
         }),
     };
-    wire::Session {
-        channel: Some(wire::Channel { way: Some(way) }),
-        draft: Some(draft_to_proto(&session.draft)),
-    }
+    wire::Channel { way: Some(way) }
 }
 
-/// A session as the target takes it. Whether its sizes make sense is for the link to say.
-///
-/// # Errors
-/// [`SessionError::Invalid`]: a part is missing, or the secret has another length.
-pub fn session_from_proto(session: wire::Session) -> Result<DraftSession, SessionError> {
-    let missing = |field: &str| SessionError::Invalid(format!("Session.{field} is missing"));
-    let draft = session.draft.ok_or_else(|| missing("draft"))?;
-    let way = session.channel.and_then(|channel| channel.way);
-    let channel = match way.ok_or_else(|| missing("channel"))? {
+pub(crate) fn channel_from_proto(channel: wire::Channel) -> Result<Descriptor, SessionError> {
+    let missing = || SessionError::Invalid("Channel.way is missing".to_owned());
+    Ok(match channel.way.ok_or_else(missing)? {
         wire::channel::Way::SharedMemory(way) => Descriptor::Shm {
             inbound: way.inbound,
             outbound: way.outbound,
@@ -83,10 +95,6 @@ pub fn session_from_proto(session: wire::Session) -> Result<DraftSession, Sessio
                 SessionError::Invalid(format!("Tcp.secret has {len} bytes, expected 16"))
             })?,
         },
-    };
-    Ok(DraftSession {
-        channel,
-        draft: draft_from_proto(draft),
     })
 }
 
@@ -212,7 +220,7 @@ mod tests {
             channel: Some(wire::Channel { way: None }),
             ..whole.clone()
         };
-        check(no_way, "channel");
+        check(no_way, "Channel.way");
         let way = wire::channel::Way::Tcp(wire::Tcp {
             address: String::new(),
             secret: vec![1; 15],

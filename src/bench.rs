@@ -14,6 +14,6 @@ pub(crate) fn run(args: &BenchArgs, log: &str) -> Result<()> {
     if args.draft.draft.is_some() || !args.mode.is_empty() {
         drafts::run(args, log)
     } else {
-        plain::run(args)
+        plain::run(args, log)
     }
 }

@@ -10,7 +10,8 @@ use models::KvType;
 mod serve;
 
 pub(crate) use serve::{
-    ChatArgs, CommonArgs, DoctorArgs, DraftWorkerArgs, RouterRoleArgs, TargetWorkerArgs, UpArgs,
+    ChatArgs, CommonArgs, DoctorArgs, DraftWorkerArgs, RouterRoleArgs, TargetStageArgs,
+    TargetWorkerArgs, UpArgs,
 };
 
 /// Local LLM inference in separate processes: a router that speaks HTTP, a worker that owns the model, and one that owns
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Router(RouterRoleArgs),
     /// Only the target worker: loads the model and generates over gRPC.
     TargetWorker(TargetWorkerArgs),
+    /// Only a stage of a target that is split over devices: loads some of the layers, for the stage after it.
+    TargetStage(TargetStageArgs),
     /// Only the draft worker: loads the draft model and proposes to target workers.
     DraftWorker(DraftWorkerArgs),
     /// Continue a prompt and stream the text: `tandem run -p "def fibonacci(n):"`.
@@ -88,6 +91,28 @@ pub(crate) struct ModelArgs {
     pub cache_type: Option<KvType>,
 }
 
+/// A target over several devices.
+#[derive(Debug, Args)]
+pub(crate) struct SplitArgs {
+    /// Devices to split the target's layers over, in their order: cuda:0,cuda:1 or cuda:0,cpu and so on. Each has a process of
+    /// its own, the last one's is the target worker, or this one.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "DEVICE,DEVICE",
+        conflicts_with = "device"
+    )]
+    pub target_devices: Vec<String>,
+    /// What share of the layers each of --target-devices gets, such as 0.6,0.4 [default: as the devices have free memory].
+    #[arg(
+        long,
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        value_name = "SHARE,SHARE"
+    )]
+    pub target_layer_split: Vec<f64>,
+}
+
 /// Which draft, and how it is used.
 #[derive(Debug, Args)]
 pub(crate) struct DraftArgs {
@@ -113,6 +138,8 @@ pub(crate) struct DraftArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub split: SplitArgs,
     #[command(flatten)]
     pub draft: DraftArgs,
     /// How the draft is used: off, chain, tree or auto. The text is the same.
@@ -154,6 +181,8 @@ pub(crate) struct RunArgs {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub split: SplitArgs,
     /// Prompt lengths.
     #[arg(long, value_delimiter = ',', default_value = "512")]
     pub pp: Vec<usize>,

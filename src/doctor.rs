@@ -1,15 +1,17 @@
 //! `tandem doctor`: what this machine has, and whether a model fits.
 
+use std::collections::HashMap;
 use std::io::{Write, stdout};
 
 use anyhow::{Context, Result};
+use gguf::GgufFile;
 use kernels::{CpuDevice, CudaDevice, CudaReport, Device, DeviceError, DeviceName, open_device};
-use models::{MemoryNeed, memory_need};
+use models::{MemoryNeed, memory_need, stage_memory_need};
 use serde_json::{Value, json};
 use target_worker::{context_length, local_transport};
 
 use crate::cli::DoctorArgs;
-use crate::session;
+use crate::{session, stages};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -18,11 +20,15 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let cuda = CudaReport::new();
     let file = session::open(args.model.as_deref())?;
     let context_length = context_length(&file, args.ctx_size);
-    let config = target_worker::Config {
+    let mut config = target_worker::Config {
         parallel: args.parallel,
+        ctx_size: context_length,
+        cache_type: args.cache_type.map(|kv_type| kv_type.to_string()),
+        devices: args.target_devices.clone(),
+        layer_split: args.target_layer_split.clone(),
         ..target_worker::Config::default()
     };
-    let options = config.sizes(context_length)?.load_options(args.cache_type);
+    let options = config.load_options(&file)?;
     let need = memory_need(&file, &options)
         .with_context(|| format!("reading {}", file.path().display()))?
         .on(&cpu);
@@ -35,6 +41,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     })];
     let cuda_devices = cuda.devices.iter().enumerate();
     devices.extend(cuda_devices.map(|(ordinal, device)| cuda_device(ordinal, device, need)));
+    let stages = stages(&mut config, &file, &devices)?;
     let names: Vec<&str> = devices.iter().map(|device| text(&device["name"])).collect();
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -50,6 +57,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             "cache_bytes": need.cache,
             "scratch_bytes": need.scratch,
             "missing_bytes": need.missing(),
+            "stages": stages,
         },
     });
     if args.json {
@@ -58,6 +66,37 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         print(&report, &need)?;
     }
     Ok(())
+}
+
+/// The stages of a split model, and whether they fit: those of one device together.
+fn stages(
+    config: &mut target_worker::Config,
+    file: &GgufFile,
+    devices: &[Value],
+) -> Result<Vec<Value>> {
+    if config.devices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names = config.stage_devices()?;
+    stages::complete_shares(config, &names);
+    config.check_devices()?;
+    let options = config.load_options(file)?;
+    let mut taken: HashMap<DeviceName, u64> = HashMap::new();
+    let mut report = Vec::new();
+    for stage in target_worker::split(config, file)? {
+        let need = stage_memory_need(file, &stage.layers, &options)?.total();
+        let taken = taken.entry(stage.device).or_default();
+        *taken += need;
+        let device = stage.device.to_string();
+        let device = devices.iter().find(|found| found["name"] == device);
+        let available = device.and_then(|found| found["memory_available_bytes"].as_u64());
+        report.push(json!({
+            "name": stage.to_string(),
+            "needed_bytes": need,
+            "missing_bytes": available.map(|available| taken.saturating_sub(available)),
+        }));
+    }
+    Ok(report)
 }
 
 /// A version, or why there is none.
@@ -141,15 +180,34 @@ fn print(report: &Value, need: &MemoryNeed) -> Result<()> {
     )?;
     for device in report["devices"].as_array().into_iter().flatten() {
         let name = text(&device["name"]);
-        match device["missing_bytes"].as_u64() {
-            None => {}
-            Some(0) => writeln!(stdout(), "        fits on {name}")?,
-            Some(missing) => writeln!(
-                stdout(),
-                "        does NOT fit on {name}: {:.2} GiB are missing; lower --ctx-size or --parallel",
-                gib(missing)
-            )?,
-        }
+        print_fit(&format!("on {name}"), &device["missing_bytes"], "")?;
+    }
+    for stage in model["stages"].as_array().into_iter().flatten() {
+        let needed = gib(stage["needed_bytes"].as_u64().unwrap_or(0));
+        writeln!(
+            stdout(),
+            "        {}: {needed:.2} GiB",
+            text(&stage["name"])
+        )?;
+        print_fit(
+            "there",
+            &stage["missing_bytes"],
+            ", or its --target-layer-split",
+        )?;
+    }
+    Ok(())
+}
+
+/// Nothing where it is not known.
+fn print_fit(place: &str, missing: &Value, or: &str) -> Result<()> {
+    match missing.as_u64() {
+        None => {}
+        Some(0) => writeln!(stdout(), "        fits {place}")?,
+        Some(missing) => writeln!(
+            stdout(),
+            "        does NOT fit {place}: {:.2} GiB are missing; lower --ctx-size or --parallel{or}",
+            gib(missing)
+        )?,
     }
     Ok(())
 }

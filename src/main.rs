@@ -15,6 +15,7 @@ mod roles;
 mod run;
 mod runtime_dir;
 mod session;
+mod stages;
 mod supervisor;
 mod up;
 
@@ -52,7 +53,11 @@ fn dispatch() -> anyhow::Result<()> {
     let command = command.expect("clap leaves no command out that is there");
     let serves = matches!(
         command,
-        Command::Up(_) | Command::Router(_) | Command::TargetWorker(_) | Command::DraftWorker(_)
+        Command::Up(_)
+            | Command::Router(_)
+            | Command::TargetWorker(_)
+            | Command::TargetStage(_)
+            | Command::DraftWorker(_)
     );
     let log = log.unwrap_or_else(|| if serves { "info" } else { "warn" }.to_owned());
     service::init_telemetry(&log);
@@ -62,6 +67,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Router(args) => roles::router(&args),
         Command::TargetWorker(args) => roles::target_worker(&args),
+        Command::TargetStage(args) => roles::target_stage(&args),
         Command::DraftWorker(args) => roles::draft_worker(&args),
         Command::Run(args) => run::run(&args, &log),
         Command::Bench(args) => bench::run(&args, &log),

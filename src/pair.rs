@@ -1,11 +1,12 @@
-//! A target worker and a draft worker of this command's own, as processes that speculate together.
+//! A target worker and a draft worker of this command's own, as processes that speculate together; and how a command starts
+//! workers and waits for them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use generation::{GenerateEvent, GenerateRequest, SpeculationMode, Timings, Token};
 use serde::Serialize;
 use service::Endpoint;
@@ -13,8 +14,9 @@ use tokio::process::{Child, Command};
 use tokio_stream::StreamExt as _;
 use worker_api::{Attachment, DraftClient, OpenSession, TargetClient, WorkerError};
 
-use crate::cli::{DraftArgs, ModelArgs};
+use crate::cli::{DraftArgs, ModelArgs, SplitArgs};
 use crate::runtime_dir::RuntimeDir;
+use crate::stages;
 
 /// How often a worker that loads is asked whether it is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
@@ -35,7 +37,7 @@ pub(crate) struct Pair {
     pub transport: String,
     _attachment: Attachment,
     _session: OpenSession,
-    _processes: [Child; 2],
+    _processes: Vec<Child>,
     // Dropped last: the processes use it.
     _dir: RuntimeDir,
 }
@@ -49,24 +51,22 @@ pub(crate) struct Answer {
 
 impl PairConfig {
     /// For one sequence at a time of the model and the draft asked for.
-    pub(crate) fn new(model: &ModelArgs, draft: &DraftArgs, budget: usize) -> Result<Self> {
+    pub(crate) fn new(
+        model: &ModelArgs,
+        split: &SplitArgs,
+        draft: &DraftArgs,
+        budget: usize,
+    ) -> Result<Self> {
         ensure!(
             draft.draft.is_some() || model.model.is_none(),
             "--draft is missing: the demo draft does not go with another model"
         );
-        let cache_type = model.cache_type.map(|kv_type| kv_type.to_string());
         Ok(Self {
             target_worker: target_worker::Config {
-                model: model.model.clone(),
-                device: model.device.to_string(),
-                device_memory: model.device_memory,
-                threads: model.threads,
-                ctx_size: model.ctx_size,
-                cache_type,
                 parallel: 1,
                 speculation: SpeculationMode::Tree.name().to_owned(),
                 ddtree_budget: budget,
-                ..target_worker::Config::default()
+                ..stages::target_config(model, split)
             },
             draft_worker: draft_worker::Config {
                 draft: draft.draft.clone(),
@@ -88,21 +88,22 @@ impl Pair {
         let dir = RuntimeDir::create()?;
         config.target_worker.listen = Endpoint::Unix(dir.join("target.sock"));
         config.draft_worker.listen = Endpoint::Unix(dir.join("draft.sock"));
-        let path = dir.join("tandem.toml");
-        fs::write(&path, toml::to_string(&config)?)
-            .with_context(|| format!("writing {}", path.display()))?;
-        let mut target_process = start("target-worker", &path, log)?;
-        let mut draft_process = start("draft-worker", &path, log)?;
+        stages::complete(&mut config.target_worker, &dir)?;
+        config.target_worker.check()?;
+        let path = write_config(&dir, &config)?;
+        let mut processes = stages::start(&config.target_worker, &path, log)?;
+        processes.push(start("target-worker", &[], &path, log)?);
+        processes.push(start("draft-worker", &[], &path, log)?);
         let target = TargetClient::new(&config.target_worker.listen)?;
         let draft = DraftClient::new(&config.draft_worker.listen)?;
-        until_ready(&mut target_process, "target-worker", async || {
-            target.describe().await.map(drop)
-        })
-        .await?;
-        until_ready(&mut draft_process, "draft-worker", async || {
-            draft.describe().await.map(drop)
-        })
-        .await?;
+        let ready = async {
+            until_ready(async || target.describe().await.map(drop)).await;
+            until_ready(async || draft.describe().await.map(drop)).await;
+        };
+        tokio::select! {
+            () = ready => {}
+            ended = until_one_ends(&mut processes) => return Err(ended),
+        }
         let speculation = target.describe_speculation().await?;
         let session = draft.open(&speculation.transports).await?;
         let attachment = target.attach(session.session()).await?;
@@ -111,7 +112,7 @@ impl Pair {
             target,
             _attachment: attachment,
             _session: session,
-            _processes: [target_process, draft_process],
+            _processes: processes,
             _dir: dir,
         })
     }
@@ -140,13 +141,36 @@ impl Pair {
     }
 }
 
-fn start(role: &str, config: &PathBuf, log: &str) -> Result<Child> {
+/// The file of a target alone.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct TargetConfig<'a> {
+    target_worker: &'a target_worker::Config,
+}
+
+impl<'a> TargetConfig<'a> {
+    pub(crate) fn new(target_worker: &'a target_worker::Config) -> Self {
+        Self { target_worker }
+    }
+}
+
+/// Writes what workers are started with.
+pub(crate) fn write_config(dir: &RuntimeDir, config: &impl Serialize) -> Result<PathBuf> {
+    let path = dir.join("tandem.toml");
+    fs::write(&path, toml::to_string(config)?)
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
+}
+
+/// Starts a worker that ends when it is dropped.
+pub(crate) fn start(role: &str, more: &[&str], config: &Path, log: &str) -> Result<Child> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new(program);
     command
         .args([role, "--log", log, "--config"])
         .arg(config)
         .args(["--supervisor-pid", &std::process::id().to_string()])
+        .args(more)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     // What this command was told in variables stands in the file.
@@ -160,19 +184,24 @@ fn start(role: &str, config: &PathBuf, log: &str) -> Result<Child> {
         .with_context(|| format!("starting the {role}"))
 }
 
-async fn until_ready(
-    process: &mut Child,
-    role: &str,
-    mut ask: impl AsyncFnMut() -> Result<(), WorkerError>,
-) -> Result<()> {
+async fn until_ready(mut ask: impl AsyncFnMut() -> Result<(), WorkerError>) {
     while ask().await.is_err() {
-        let ended = process.try_wait().context("waiting for a worker")?;
-        ensure!(
-            ended.is_none(),
-            "the {role} ended before it was ready ({})",
-            ended.unwrap_or_default()
-        );
         tokio::time::sleep(READY_POLL).await;
     }
-    Ok(())
+}
+
+/// Returns when a worker has ended that should not have.
+pub(crate) async fn until_one_ends(processes: &mut [Child]) -> anyhow::Error {
+    loop {
+        for process in &mut *processes {
+            match process.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    return anyhow!("a worker ended before it was ready ({status})");
+                }
+                Err(error) => return anyhow::Error::new(error).context("waiting for a worker"),
+            }
+        }
+        tokio::time::sleep(READY_POLL).await;
+    }
 }

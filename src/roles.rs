@@ -1,4 +1,4 @@
-//! `tandem router`, `tandem target-worker` and `tandem draft-worker`: one role in this process.
+//! `tandem router`, `tandem target-worker`, `tandem target-stage` and `tandem draft-worker`: one role in this process.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use router::Drafts;
 use tokio::runtime::Runtime;
 use worker_api::{DraftClient, TargetClient};
 
-use crate::cli::{DraftWorkerArgs, RouterRoleArgs, TargetWorkerArgs};
+use crate::cli::{DraftWorkerArgs, RouterRoleArgs, TargetStageArgs, TargetWorkerArgs};
 use crate::config;
 use crate::session;
 
@@ -30,13 +30,34 @@ pub(crate) fn target_worker(args: &TargetWorkerArgs) -> Result<()> {
     })
 }
 
+pub(crate) fn target_stage(args: &TargetStageArgs) -> Result<()> {
+    end_with(args.common.supervisor_pid)?;
+    let mut config: target_worker::Config =
+        config::load(args.common.config.as_deref(), "target-worker", args)?;
+    if let Some(pid) = args.common.supervisor_pid {
+        config.instance = set_instance(pid);
+    }
+    let file = session::open(config.model.as_deref())?;
+    let bar = session::LoadBar::new();
+    // Sessions are set up here; the device has threads of its own.
+    in_runtime(1, async {
+        let shutdown = service::cancel_on_signal()?;
+        let progress = move |so_far| bar.show(so_far);
+        target_worker::run_stage(config, args.stage, file, progress, shutdown).await
+    })
+}
+
+/// What a set leaves in shared memory bears its name, whichever of its processes made it.
+fn set_instance(supervisor_pid: i32) -> String {
+    format!("set-{supervisor_pid}")
+}
+
 pub(crate) fn draft_worker(args: &DraftWorkerArgs) -> Result<()> {
     end_with(args.common.supervisor_pid)?;
     let mut config: draft_worker::Config =
         config::load(args.common.config.as_deref(), "draft-worker", args)?;
     if let Some(pid) = args.common.supervisor_pid {
-        // What a set leaves in shared memory bears its name, whichever of its processes made it.
-        config.instance = format!("set-{pid}");
+        config.instance = set_instance(pid);
     }
     config.check()?;
     let draft = session::open_draft(config.draft.as_deref())?;

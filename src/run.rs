@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use generation::{GenerateRequest, SpeculationConfig, SpeculationTimings};
+use generation::{GenerateRequest, SpeculationConfig, SpeculationMode, SpeculationTimings};
 use gguf::GgufFile;
 use models::{Batch, BatchSegment, LogitsWanted, Model, SequenceId};
 use sampling::{Sampler, SamplingParams, Scratch};
@@ -14,6 +14,7 @@ use tokenizer::{Detokenizer, EncodeOptions, Tokenizer};
 
 use crate::cli::RunArgs;
 use crate::pair::{Pair, PairConfig};
+use crate::stages::{self, SplitModel};
 use crate::{session, up};
 
 /// Feeds accepted tokens in pieces; returns the logits of the last one.
@@ -98,7 +99,7 @@ pub(crate) fn run(args: &RunArgs, log: &str) -> Result<()> {
     let outcome = if args.draft.draft.is_some() {
         with_draft(args, log, prompt, params, &stop_ids, &mut seen)?
     } else {
-        alone(args, &file, &prompt, params, &stop_ids, &mut seen)?
+        alone(args, log, &file, &prompt, params, &stop_ids, &mut seen)?
     };
     emit(detokenizer.finish())?;
     if args.json {
@@ -109,20 +110,42 @@ pub(crate) fn run(args: &RunArgs, log: &str) -> Result<()> {
     Ok(())
 }
 
-/// Decodes in this process.
+/// Decodes in this process, and those of earlier stages where the model is split.
 fn alone(
     args: &RunArgs,
+    log: &str,
     file: &GgufFile,
     prompt: &[u32],
     params: SamplingParams,
     stop_ids: &[u32],
     seen: &mut dyn FnMut(u32) -> Result<()>,
 ) -> Result<Outcome> {
+    if args.split.target_devices.is_empty() {
+        let mut model = session::load(file, &args.model, session::device(&args.model)?)?;
+        return decode(args, &mut model, prompt, params, stop_ids, seen);
+    }
+    let config = target_worker::Config {
+        parallel: 1,
+        prefill_chunk: session::BATCH_ROWS,
+        speculation: SpeculationMode::Off.name().to_owned(),
+        ..stages::target_config(&args.model, &args.split)
+    };
+    let mut split = SplitModel::load(config, file, log)?;
+    decode(args, split.model(), prompt, params, stop_ids, seen)
+}
+
+fn decode(
+    args: &RunArgs,
+    model: &mut Model,
+    prompt: &[u32],
+    params: SamplingParams,
+    stop_ids: &[u32],
+    seen: &mut dyn FnMut(u32) -> Result<()>,
+) -> Result<Outcome> {
     let sampler = Sampler::new(params);
-    let mut model = session::load(file, &args.model, session::device(&args.model)?)?;
     let sequence = model.create_sequence()?;
     let started = Instant::now();
-    let mut logits = feed(&mut model, sequence, prompt)?;
+    let mut logits = feed(model, sequence, prompt)?;
     let prompt_ms = started.elapsed().as_secs_f64() * 1e3;
     let decode_started = Instant::now();
     let (mut tokens, mut scratch) = (Vec::new(), Scratch::default());
@@ -135,7 +158,7 @@ fn alone(
             break;
         }
         if tokens.len() < args.num_tokens {
-            logits = feed(&mut model, sequence, &[token])?;
+            logits = feed(model, sequence, &[token])?;
         }
     }
     Ok(Outcome {
@@ -157,7 +180,7 @@ fn with_draft(
 ) -> Result<Outcome> {
     let budget = args.draft.ddtree_budget;
     ensure!(budget > 0, "--ddtree-budget is 0, expected at least 1");
-    let config = PairConfig::new(&args.model, &args.draft, budget)?;
+    let config = PairConfig::new(&args.model, &args.split, &args.draft, budget)?;
     let request = GenerateRequest {
         request_id: "run".to_owned(),
         prompt,

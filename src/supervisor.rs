@@ -22,8 +22,10 @@ const KILL_GRACE: Duration = Duration::from_secs(3);
 /// One process of the set.
 #[derive(Debug)]
 pub(crate) struct Role {
-    /// Subcommand, which is the role's name.
-    pub name: &'static str,
+    /// Name of the process.
+    pub name: String,
+    /// Subcommand.
+    pub command: &'static str,
     /// This program. Found at the start: the system forgets where a file is that an update has replaced.
     pub program: PathBuf,
     /// Arguments behind it.
@@ -87,7 +89,7 @@ impl Role {
     fn start(&self) -> Result<Child> {
         let mut command = Command::new(&self.program);
         command
-            .arg(self.name)
+            .arg(self.command)
             .args(&self.args)
             .arg("--supervisor-pid")
             .arg(std::process::id().to_string())

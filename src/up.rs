@@ -19,6 +19,7 @@ use crate::client::Server;
 use crate::config;
 use crate::runtime_dir::RuntimeDir;
 use crate::session;
+use crate::stages;
 use crate::supervisor::Role;
 
 /// How often a set that starts is asked whether it is ready.
@@ -63,6 +64,7 @@ impl SetConfig {
             config::load(file, "target-worker", &target_flags)?;
         let draft_worker: draft_worker::Config = config::load(file, "draft-worker", &draft_flags)?;
         let mut router: router::Settings = config::load(file, "router", &router_flags)?;
+        stages::complete(&mut target_worker, dir)?;
         let socket = Endpoint::Unix(dir.join("target.sock"));
         target_worker.listen = socket.clone();
         router.target = socket;
@@ -90,7 +92,10 @@ impl SetConfig {
     fn check_files(&self) -> Result<()> {
         self.target_worker.check()?;
         let target = session::open(self.target_worker.model.as_deref())?;
-        check_device("target-device", self.target_worker.device()?)?;
+        target_worker::split(&self.target_worker, &target)?;
+        for device in self.target_worker.stage_devices()? {
+            check_device(self.target_worker.device_setting(), device)?;
+        }
         let Some(config) = &self.draft_worker else {
             return Ok(());
         };
@@ -101,6 +106,50 @@ impl SetConfig {
         let (draft, target) = (draft.path().display(), target.path().display());
         need.with_context(|| format!("the draft {draft} for {target}"))?;
         Ok(())
+    }
+}
+
+/// A process of a set.
+struct Process {
+    name: String,
+    command: &'static str,
+    args: Vec<OsString>,
+    is_vital: bool,
+    drain_seconds: u64,
+}
+
+impl Process {
+    fn vital(command: &'static str, drain_seconds: u64) -> Self {
+        Self {
+            name: command.to_owned(),
+            command,
+            args: Vec::new(),
+            is_vital: true,
+            drain_seconds,
+        }
+    }
+}
+
+impl SetConfig {
+    /// All processes, in the order in which they end: the router first, so that running answers still have their workers, and
+    /// the stages after the target that needs them.
+    fn processes(&self) -> Vec<Process> {
+        let target = &self.target_worker;
+        let stage = |number: usize| Process {
+            name: format!("target-stage {number}"),
+            args: vec!["--stage".into(), number.to_string().into()],
+            ..Process::vital("target-stage", target.drain_seconds)
+        };
+        let draft = self.draft_worker.iter().map(|draft| Process {
+            is_vital: false,
+            ..Process::vital("draft-worker", draft.drain_seconds)
+        });
+        let workers = [
+            Process::vital("router", self.router.drain_seconds),
+            Process::vital("target-worker", target.drain_seconds),
+        ];
+        let stages = (1..=target.stages.len()).map(stage);
+        workers.into_iter().chain(stages).chain(draft).collect()
     }
 }
 
@@ -208,24 +257,18 @@ impl Set {
             kill: CancellationToken::new(),
             _dir: dir,
         };
-        let draft = config.draft_worker.as_ref();
-        let draft = draft.map(|draft| ("draft-worker", false, draft.drain_seconds));
-        let target = ("target-worker", true, config.target_worker.drain_seconds);
-        // The router ends first, so that running answers still have their workers.
-        let router = ("router", true, config.router.drain_seconds);
-        for (name, is_vital, drain_seconds) in
-            [Some(router), Some(target), draft].into_iter().flatten()
-        {
+        for process in config.processes() {
             let end = End::default();
             let role = Role {
-                name,
+                name: process.name,
+                command: process.command,
                 program: program.clone(),
-                args: args.clone(),
+                args: [args.clone(), process.args].concat(),
                 stop: end.stop.clone(),
                 kill: set.kill.clone(),
-                is_vital,
+                is_vital: process.is_vital,
                 was_ready: set.was_ready.clone(),
-                drain: Duration::from_secs(drain_seconds),
+                drain: Duration::from_secs(process.drain_seconds),
             };
             let ended = end.ended.clone().drop_guard();
             set.ends.push(end);

@@ -38,7 +38,12 @@ pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
     let prompts = prompts::read(args.prompts.as_deref(), &tokenizer)?;
     let mut ways = ways(args)?;
     let largest = ways.iter().map(|way| way.speculation.max_rows()).max();
-    let config = PairConfig::new(&args.model, &args.draft, largest.unwrap_or(0).max(1))?;
+    let config = PairConfig::new(
+        &args.model,
+        &args.split,
+        &args.draft,
+        largest.unwrap_or(0).max(1),
+    )?;
     let (device, transport) = up::runtime()?.block_on(async {
         let pair = Pair::start(config, log).await?;
         let bench = Bench {
@@ -334,7 +339,7 @@ impl Report<'_> {
         let (prompts, repetitions) = (self.ways[0].answers.len(), self.repetitions);
         writeln!(
             out,
-            "workers  two processes over {}; {prompts} prompts, {repetitions} repetitions\n",
+            "workers  target and draft over {}; {prompts} prompts, {repetitions} repetitions\n",
             self.transport
         )?;
         writeln!(

@@ -1,20 +1,24 @@
 //! Prompt processing, decoding and verified trees of one model in this process: medians after a warm-up.
 
+mod report;
+
 use std::io::{Write, stdout};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use generation::SpeculationMode;
 use gguf::GgufFile;
-use kernels::Device;
 use models::{
     Batch, BatchSegment, DecodeTraffic, LoadOptions, LogitsWanted, Model, SequenceId,
     decode_traffic,
 };
-use serde_json::{Value, json};
 use target_worker::context_length;
 
+use report::{Report, Speed, Tree};
+
 use crate::cli::BenchArgs;
+use crate::stages::{self, SplitModel};
 use crate::{run, session};
 
 /// Draft tokens of a tree's chain: those of a block.
@@ -27,7 +31,7 @@ const WARM_UP: usize = 3;
 const TREES: usize = 8;
 
 /// Runs the command.
-pub(super) fn run(args: &BenchArgs) -> Result<()> {
+pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
     ensure!(args.prefill_chunk > 0, "--prefill-chunk must be at least 1");
     let lengths = args.pp.iter().chain(&args.tg).chain(&args.rows);
     ensure!(
@@ -35,14 +39,22 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         "a length of --pp, --tg or --rows must be at least 1"
     );
     let file = session::open(args.model.model.as_deref())?;
-    let device = session::device(&args.model)?;
     let options = options(args, &file);
+    let (mut whole, mut split);
+    let (model, device, bandwidth) = if args.split.target_devices.is_empty() {
+        let device = session::device(&args.model)?;
+        whole = session::load_with(&file, Arc::clone(&device), options)?;
+        (&mut whole, device.name(), Some(device.read_bandwidth()))
+    } else {
+        split = SplitModel::load(split_config(args, &options), &file, log)?;
+        let devices = split.devices();
+        // Each stage has a speed of its own, and its own part of the bytes.
+        (split.model(), devices, None)
+    };
     let mut bench = Bench {
-        model: session::load_with(&file, Arc::clone(&device), options)?,
-        bandwidth: device.read_bandwidth(),
+        model,
         traffic: decode_traffic(&file, &options)?,
         repetitions: args.repetitions,
-        device,
     };
     let (mut speeds, mut trees) = (Vec::new(), Vec::new());
     for &tokens in &args.pp {
@@ -63,8 +75,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
             .as_ref()
             .map_or("demo-target.gguf".to_owned(), |p| p.display().to_string()),
         file_bytes: file.file_len(),
-        device: bench.device.name(),
-        bandwidth: bench.bandwidth,
+        device,
+        bandwidth,
         traffic: bench.traffic,
         speeds,
         trees,
@@ -94,33 +106,24 @@ fn options(args: &BenchArgs, file: &GgufFile) -> LoadOptions {
     }
 }
 
-/// Tokens per second.
-struct Speed {
-    test: String,
-    tokens_per_second: f64,
-    /// Half the way from the slowest repetition to the fastest.
-    spread: f64,
-    /// Bytes that a decoded token moves at least.
-    bytes_per_token: Option<u64>,
+/// The same as settings, which stages of their own processes are started with.
+fn split_config(args: &BenchArgs, options: &LoadOptions) -> target_worker::Config {
+    target_worker::Config {
+        ctx_size: options.max_tokens,
+        parallel: options.max_sequences,
+        prefill_chunk: options.max_batch_rows,
+        speculation: SpeculationMode::Off.name().to_owned(),
+        ..stages::target_config(&args.model, &args.split)
+    }
 }
 
-/// Milliseconds of a tree's step and of what follows it.
-struct Tree {
-    rows: usize,
-    depth: usize,
-    verify_ms: f64,
-    commit_ms: f64,
-}
-
-struct Bench {
-    model: Model,
-    device: Arc<dyn Device>,
-    bandwidth: f64,
+struct Bench<'a> {
+    model: &'a mut Model,
     traffic: DecodeTraffic,
     repetitions: usize,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// Token ids without meaning: speed does not depend on them.
     fn ids(&self, count: usize) -> Vec<u32> {
         let vocab_size = self.model.config().vocab_size;
@@ -153,7 +156,7 @@ impl Bench {
         self.speed(format!("pp{tokens}"), tokens, |bench| {
             let sequence = bench.model.create_sequence()?;
             let started = Instant::now();
-            run::feed(&mut bench.model, sequence, &ids)?;
+            run::feed(bench.model, sequence, &ids)?;
             let seconds = started.elapsed().as_secs_f64();
             bench.model.free_sequence(sequence)?;
             Ok(seconds)
@@ -163,15 +166,22 @@ impl Bench {
     fn decode(&mut self, tokens: usize, depth: usize) -> Result<Speed> {
         let ids = self.ids(tokens);
         let context = self.context(depth)?;
-        let start = self.model.snapshot(context)?;
+        let start = match self.model.stage().start {
+            0 => Some(self.model.snapshot(context)?),
+            // A split model takes none: the context is computed anew each time.
+            _ => None,
+        };
         self.model.free_sequence(context)?;
         let test = match depth {
             0 => format!("tg{tokens}"),
             _ => format!("tg{tokens} @ d{depth}"),
         };
         let mut speed = self.speed(test, tokens, |bench| {
-            let sequence = bench.model.restore(&start)?;
-            bench.device.finish()?;
+            let sequence = match &start {
+                Some(start) => bench.model.restore(start)?,
+                None => bench.context(depth)?,
+            };
+            bench.model.finish()?;
             let started = Instant::now();
             for &id in &ids {
                 let step = segment(sequence, vec![id], Vec::new(), LogitsWanted::LastBest);
@@ -204,7 +214,7 @@ impl Bench {
             self.forward(step)?;
             let verified = Instant::now();
             self.model.commit(sequence, &path)?;
-            self.device.finish()?;
+            self.model.finish()?;
             verify.push((verified - started).as_secs_f64() * 1e3);
             commit.push(verified.elapsed().as_secs_f64() * 1e3);
         }
@@ -226,7 +236,7 @@ impl Bench {
     fn context(&mut self, depth: usize) -> Result<SequenceId> {
         let sequence = self.model.create_sequence()?;
         let ids = self.ids(depth);
-        run::feed(&mut self.model, sequence, &ids)?;
+        run::feed(self.model, sequence, &ids)?;
         Ok(sequence)
     }
 
@@ -260,118 +270,6 @@ fn tree(rows: usize) -> Vec<i32> {
     let leaves = (0..chain).cycle().take(rows - 1 - chain);
     let nodes = (0..=chain).map(|node| node as i32 - 1);
     nodes.chain(leaves.map(|parent| parent as i32)).collect()
-}
-
-struct Report {
-    model: String,
-    file_bytes: u64,
-    device: String,
-    bandwidth: f64,
-    traffic: DecodeTraffic,
-    speeds: Vec<Speed>,
-    trees: Vec<Tree>,
-}
-
-impl Report {
-    fn json(&self) -> Value {
-        let speed = |speed: &Speed| {
-            json!({
-                "test": speed.test,
-                "tokens_per_second": speed.tokens_per_second,
-                "spread": speed.spread,
-                "bytes_per_token": speed.bytes_per_token,
-            })
-        };
-        let tree = |tree: &Tree| {
-            json!({
-                "rows": tree.rows,
-                "depth": tree.depth,
-                "verify_ms": tree.verify_ms,
-                "commit_ms": tree.commit_ms,
-            })
-        };
-        json!({
-            "model": self.model,
-            "file_bytes": self.file_bytes,
-            "device": self.device,
-            "read_bytes_per_second": self.bandwidth,
-            "results": self.speeds.iter().map(speed).collect::<Vec<_>>(),
-            "trees": self.trees.iter().map(tree).collect::<Vec<_>>(),
-        })
-    }
-
-    fn print(&self) -> Result<()> {
-        let mut out = stdout().lock();
-        writeln!(
-            out,
-            "model  {} ({:.1} MB)\ndevice {}",
-            self.model,
-            self.file_bytes as f64 / 1e6,
-            self.device
-        )?;
-        let bytes = self.traffic.after(0);
-        writeln!(
-            out,
-            "memory {:.1} GB/s read; a decoded token moves {:.1} MB or more: {:.3} ms",
-            self.bandwidth / 1e9,
-            bytes as f64 / 1e6,
-            bytes as f64 / self.bandwidth * 1e3
-        )?;
-        if !self.speeds.is_empty() {
-            self.print_speeds(&mut out)?;
-        }
-        if !self.trees.is_empty() {
-            self.print_trees(&mut out)?;
-        }
-        Ok(())
-    }
-
-    fn print_speeds(&self, out: &mut impl Write) -> Result<()> {
-        writeln!(
-            out,
-            "\n| test           |    tok/s | +- half range |   GB/s | share |\n\
-             | -------------- | -------: | ------------: | -----: | ----: |"
-        )?;
-        for speed in &self.speeds {
-            // A decoded token reads all weights once; a prompt reads them once for many tokens.
-            let rate = speed
-                .bytes_per_token
-                .map(|bytes| bytes as f64 * speed.tokens_per_second);
-            let (gigabytes, share) = rate.map_or(("-".to_owned(), "-".to_owned()), |rate| {
-                (
-                    format!("{:.1}", rate / 1e9),
-                    format!("{:.0} %", rate / self.bandwidth * 100.0),
-                )
-            });
-            writeln!(
-                out,
-                "| {:14} | {:8.1} | {:13.1} | {gigabytes:>6} | {share:>5} |",
-                speed.test, speed.tokens_per_second, speed.spread
-            )?;
-        }
-        Ok(())
-    }
-
-    fn print_trees(&self, out: &mut impl Write) -> Result<()> {
-        writeln!(
-            out,
-            "\n| verified rows | depth | verify ms | commit ms | of one row |\n\
-             | ------------: | ----: | --------: | --------: | ---------: |"
-        )?;
-        for tree in &self.trees {
-            let single = |other: &&Tree| other.rows == 1 && other.depth == tree.depth;
-            let single = self.trees.iter().find(single);
-            let ratio = single.map_or("-".to_owned(), |single| {
-                format!("{:.2}", tree.verify_ms / single.verify_ms)
-            });
-            writeln!(
-                out,
-                "| {:13} | {:5} | {:9.3} | {:9.3} | {ratio:>10} |",
-                tree.rows, tree.depth, tree.verify_ms, tree.commit_ms
-            )?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

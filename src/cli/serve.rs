@@ -42,10 +42,31 @@ pub(crate) struct TargetArgs {
     )]
     #[serde(rename = "device", skip_serializing_if = "Option::is_none")]
     pub target_device: Option<String>,
-    /// GiB of the target's device to take at most, as if it were a smaller one [default: all that is free].
+    /// GiB of the target's device, or of each of its devices, to take at most, as if it were a smaller one [default: all that is free].
     #[arg(long, env = "TANDEM_DEVICE_MEMORY", value_name = "GIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<f64>,
+    /// Devices to split the target's layers over, in their order: cuda:0,cuda:1 or cuda:0,cpu and so on. Each has a process of
+    /// its own [default: one device has all].
+    #[arg(
+        long,
+        env = "TANDEM_TARGET_DEVICES",
+        value_delimiter = ',',
+        value_name = "DEVICE,DEVICE",
+        conflicts_with = "target_device"
+    )]
+    #[serde(rename = "devices", skip_serializing_if = "Option::is_none")]
+    pub target_devices: Option<Vec<String>>,
+    /// What share of the layers each of --target-devices gets, such as 0.6,0.4 [default: as the devices have free memory].
+    #[arg(
+        long,
+        env = "TANDEM_TARGET_LAYER_SPLIT",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        value_name = "SHARE,SHARE"
+    )]
+    #[serde(rename = "layer-split", skip_serializing_if = "Option::is_none")]
+    pub target_layer_split: Option<Vec<f64>>,
     /// CPU threads; 0: all that the system offers [default: 0].
     #[arg(short, long, env = "TANDEM_THREADS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -171,6 +192,41 @@ pub(crate) struct TargetWorkerArgs {
     #[arg(short, long, env = "TANDEM_TARGET_LISTEN", value_name = "ENDPOINT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
+    /// Where the stages before this worker listen, in the order of --target-devices: unix:PATH or tcp:HOST:PORT.
+    #[arg(
+        long,
+        env = "TANDEM_TARGET_STAGES",
+        value_delimiter = ',',
+        value_name = "ENDPOINT"
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages: Option<Vec<String>>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub target: TargetArgs,
+}
+
+/// `tandem target-stage`.
+#[derive(Clone, Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct TargetStageArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+    /// Which of --target-devices is this one's, from 1 on; the last is the target worker's.
+    #[arg(long, value_name = "N")]
+    #[serde(skip)]
+    pub stage: usize,
+    /// Where the stages before the target worker listen, this one among them: unix:PATH or tcp:HOST:PORT. TCP is neither
+    /// encrypted nor authenticated: trusted networks only.
+    #[arg(
+        long,
+        env = "TANDEM_TARGET_STAGES",
+        value_delimiter = ',',
+        value_name = "ENDPOINT"
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages: Option<Vec<String>>,
     #[command(flatten)]
     #[serde(flatten)]
     pub target: TargetArgs,
@@ -280,6 +336,17 @@ pub(crate) struct DoctorArgs {
     /// Sequences decoded at a time.
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub parallel: usize,
+    /// Devices that the layers would be split over: tell whether each stage fits.
+    #[arg(long, value_delimiter = ',', value_name = "DEVICE,DEVICE")]
+    pub target_devices: Vec<String>,
+    /// What share of the layers each of --target-devices would get [default: as the devices have free memory].
+    #[arg(
+        long,
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        value_name = "SHARE,SHARE"
+    )]
+    pub target_layer_split: Vec<f64>,
     /// CPU threads; 0: all that the system offers.
     #[arg(short, long, default_value_t = 0, value_name = "N")]
     pub threads: usize,

@@ -46,7 +46,7 @@ pub(crate) async fn until_lost(mut lease: DrafterLease, stop: CancellationToken)
 }
 
 /// Another way may do where the offered one is not there; nothing else helps where it broke.
-fn unattached(error: &ChannelError) -> SessionError {
+pub(crate) fn unattached(error: &ChannelError) -> SessionError {
     let source = std::error::Error::source(error);
     let words = source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
     match error {

@@ -7,6 +7,7 @@ use engine::EngineConfig;
 use generation::{SpeculationConfig, SpeculationMode};
 use gguf::GgufFile;
 use kernels::DeviceName;
+use models::LoadOptions;
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
 
@@ -24,10 +25,21 @@ pub struct Config {
     pub listen: Endpoint,
     /// Device to compute on: `cpu`, or `cuda:N` for NVIDIA's GPU number N.
     pub device: String,
-    /// GiB of the device's memory that are taken at most; without it all that is free. Plans for a smaller card on a larger
-    /// one.
+    /// GiB of the device's memory that are taken at most, of several devices of each; without it all that is free. Plans for a
+    /// smaller card on a larger one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<f64>,
+    /// Devices that the layers are split over, in the order of the layers; the last one is this worker's, and each before it
+    /// belongs to a process of its own. Without them `device` has all layers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
+    /// What share of the layers' bytes each of `devices` gets; only what they are to each other counts. Without it `tandem up`
+    /// goes by the memory that is free, and roles started one by one share evenly.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layer_split: Vec<f64>,
+    /// Where the stages before this worker listen, in the order of the layers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Endpoint>,
     /// CPU threads; 0: all that the system offers.
     pub threads: usize,
     /// Tokens that one sequence can hold, prompt and answer together; 0: as the model declares, at most 8192.
@@ -49,6 +61,9 @@ pub struct Config {
     pub verify_lossless: bool,
     /// Seconds that running answers get to end at shutdown.
     pub drain_seconds: u64,
+    /// Part of the names of shared memory segments; no setting, but what tells sets of one host apart.
+    #[serde(skip)]
+    pub instance: String,
 }
 
 impl Default for Config {
@@ -58,6 +73,9 @@ impl Default for Config {
             listen: Endpoint::Tcp("127.0.0.1:7001".to_owned()),
             device: DeviceName::default().to_string(),
             device_memory: None,
+            devices: Vec::new(),
+            layer_split: Vec::new(),
+            stages: Vec::new(),
             threads: 0,
             ctx_size: 0,
             cache_type: None,
@@ -68,6 +86,7 @@ impl Default for Config {
             ddtree_budget: 22,
             verify_lossless: false,
             drain_seconds: 30,
+            instance: format!("target-{}", std::process::id()),
         }
     }
 }
@@ -76,7 +95,7 @@ impl Config {
     /// Names what nothing could be served with.
     ///
     /// # Errors
-    /// A size that is 0, a name that no device has, a mode of speculation that is none.
+    /// A size that is 0, a name that no device has, a split that cannot be, a mode of speculation that is none.
     pub fn check(&self) -> Result<()> {
         for (key, value) in [
             ("parallel", self.parallel),
@@ -85,17 +104,9 @@ impl Config {
         ] {
             ensure!(value > 0, "{key} is 0, expected at least 1");
         }
-        self.device()?;
+        self.check_split()?;
         self.speculation()?;
         Ok(())
-    }
-
-    /// The device to compute on.
-    ///
-    /// # Errors
-    /// It names none.
-    pub fn device(&self) -> Result<DeviceName> {
-        self.device.parse().context("device")
     }
 
     /// How drafts are used.
@@ -121,6 +132,16 @@ impl Config {
     /// As [`Config::speculation`].
     pub fn speculates(&self) -> Result<bool> {
         Ok(self.speculation()?.mode != SpeculationMode::Off)
+    }
+
+    /// What the model, or a stage of it, is loaded for.
+    ///
+    /// # Errors
+    /// As [`Config::speculation`]; a type that keys and values cannot be kept in.
+    pub fn load_options(&self, file: &GgufFile) -> Result<LoadOptions> {
+        let kv_type = self.cache_type.as_deref().map(str::parse).transpose();
+        let sizes = self.sizes(context_length(file, self.ctx_size))?;
+        Ok(sizes.load_options(kv_type.context("cache-type")?))
     }
 
     /// Sizes of the engine, for sequences of `context_length` tokens.

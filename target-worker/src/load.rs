@@ -7,35 +7,92 @@ use engine::Engine;
 use generation::ModelDescription;
 use gguf::GgufFile;
 use kernels::open_limited_device;
-use models::LoadProgress;
-use worker_api::SpeculationDescription;
+use models::{LoadProgress, Model, ModelError};
+use worker_api::{LaterStage, SpeculationDescription, StageDescription};
 
 use crate::config::{Config, context_length};
+use crate::split::Stage;
 
-/// Loads the weights and starts the engine. Blocks for as long as that takes.
+/// A stage of a model on its device; the only one, where the model is not split.
+#[derive(Debug)]
+pub struct LoadedStage {
+    /// Its layers.
+    pub model: Model,
+    /// What the others know of it.
+    pub description: StageDescription,
+    /// What the stage before it has to know.
+    pub later: LaterStage,
+}
+
+/// Loads the weights of a stage. Blocks for as long as that takes.
+///
+/// # Errors
+/// The device is not there, a setting cannot be, or the model cannot be loaded; named with the stage where there are several.
+pub fn load_stage(
+    config: &Config,
+    file: &GgufFile,
+    stage: &Stage,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<LoadedStage> {
+    let device = open_limited_device(stage.device, config.threads, config.device_memory)
+        .context(config.device_setting())?;
+    let options = config.load_options(file)?;
+    let layers = stage.layers.clone();
+    let model = models::load_stage(file, layers, device.clone(), options, progress)
+        .map_err(|error| not_loaded(config, file, stage, error))?;
+    let number = |what, size: usize| u32::try_from(size).context(what);
+    let description = StageDescription {
+        device: device.name(),
+        first_layer: number("layers", stage.layers.start)?,
+        end_layer: number("layers", stage.layers.end)?,
+        compiles_kernels: device.compiles_kernels(),
+    };
+    let sizes = model.config();
+    let later = LaterStage {
+        transports: tensor_channel::available(),
+        file_bytes: file.file_len(),
+        num_layers: number("layers", sizes.num_layers)?,
+        hidden_size: number("hidden size", sizes.hidden_size)?,
+        first_layer: description.first_layer,
+        max_tokens: options.max_tokens as u64,
+        max_sequences: number("parallel", options.max_sequences)?,
+        max_batch_rows: number("prefill-chunk", options.max_batch_rows)?,
+    };
+    Ok(LoadedStage {
+        model,
+        description,
+        later,
+    })
+}
+
+/// What was loaded, and what to change where it does not fit.
+fn not_loaded(config: &Config, file: &GgufFile, stage: &Stage, error: ModelError) -> anyhow::Error {
+    let context_length = context_length(file, config.ctx_size);
+    let (path, parallel) = (file.path().display(), config.parallel);
+    let sizes = format!("ctx-size {context_length} and parallel {parallel}");
+    let fits = !matches!(error, ModelError::DoesNotFit { .. });
+    let error = anyhow::Error::from(error);
+    if stage.of == 1 {
+        return error.context(format!("loading {path} with {sizes}"));
+    }
+    let words = format!("loading {stage} of {path} with {sizes}");
+    if fits {
+        return error.context(words);
+    }
+    error.context(format!(
+        "{words}: lower these, or give the stage a smaller share with target-layer-split"
+    ))
+}
+
+/// Starts the engine; `stages` are all there are. Blocks for as long as the first step of each kind takes.
 pub(crate) fn start_engine(
     config: &Config,
     file: &GgufFile,
-    progress: &mut dyn FnMut(LoadProgress),
+    mut model: Model,
+    stages: &[StageDescription],
 ) -> Result<(Engine, SpeculationDescription)> {
-    let device = open_limited_device(config.device()?, config.threads, config.device_memory)
-        .context("device")?;
     let context_length = context_length(file, config.ctx_size);
     let sizes = config.sizes(context_length)?;
-    let kv_type = config
-        .cache_type
-        .as_deref()
-        .map(str::parse)
-        .transpose()
-        .context("cache-type")?;
-    let options = sizes.load_options(kv_type);
-    let mut model = models::load(file, device.clone(), options, progress).with_context(|| {
-        format!(
-            "loading {} with ctx-size {context_length} and parallel {}",
-            file.path().display(),
-            config.parallel
-        )
-    })?;
     let draft_nodes = sizes.speculation.max_rows();
     model.warm_up(draft_nodes).context("the first step")?;
     let description = ModelDescription {
@@ -44,7 +101,7 @@ pub(crate) fn start_engine(
         context_length: u32::try_from(context_length).context("ctx-size")?,
         vocab_size: u32::try_from(model.config().vocab_size).context("vocabulary")?,
         max_sequences: u32::try_from(config.parallel).context("parallel")?,
-        device: device.name(),
+        device: devices(stages),
     };
     let speculates = SpeculationDescription {
         mode: sizes.speculation.mode.name().to_owned(),
@@ -54,6 +111,19 @@ pub(crate) fn start_engine(
     };
     let engine = Engine::start(model, description, sizes).context("starting the engine")?;
     Ok((engine, speculates))
+}
+
+/// The devices of all stages in one line, with their layers where there are several.
+#[must_use]
+pub fn devices(stages: &[StageDescription]) -> String {
+    if let [only] = stages {
+        return only.device.clone();
+    }
+    let stage = |stage: &StageDescription| {
+        let last = stage.end_layer.saturating_sub(1);
+        format!("{}: layers {} to {last}", stage.device, stage.first_layer)
+    };
+    stages.iter().map(stage).collect::<Vec<_>>().join(", ")
 }
 
 /// How a target worker and a draft worker of this host exchange tensors.

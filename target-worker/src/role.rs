@@ -3,18 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use engine::Engine;
+use anyhow::{Context, Result, anyhow, bail};
+use engine::{Engine, EngineHandle};
 use gguf::GgufFile;
 use models::LoadProgress;
 use proto::target::v1::target_server::TargetServer as Wire;
-use service::{GrpcListener, serve_grpc};
+use service::{GrpcListener, ServiceError, serve_grpc};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use worker_api::SpeculationDescription;
+use worker_api::{OpenStage, SessionError, SpeculationDescription};
 
 use crate::config::Config;
-use crate::load::start_engine;
+use crate::earlier::attach_earlier;
+use crate::load::{load_stage, start_engine};
 use crate::server::TargetServer;
+use crate::split::split;
+
+/// What the engine gets to find out by itself that a stage is gone, and the calls to hear of it.
+const LAST_STEP: Duration = Duration::from_secs(1);
 
 /// Loads `file` and serves it until `shutdown`, then lets running answers end. `progress` is called while loading.
 ///
@@ -42,7 +48,11 @@ pub async fn run(
         drain,
     ));
     let _stopped = stop.clone().drop_guard();
-    let Some((engine, speculation)) = load(config, file, progress, &server, &shutdown).await?
+    let Some(Loaded {
+        engine,
+        speculation,
+        mut earlier,
+    }) = load(config, file, progress, &server, &shutdown).await?
     else {
         return Ok(serving.await??);
     };
@@ -60,13 +70,50 @@ pub async fn run(
     ready.cancel();
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = handle.closed() => bail!("the engine stopped"),
+        () = handle.closed() => {
+            hang_up(&stop, serving).await;
+            bail!("the engine stopped");
+        }
+        error = lost(&mut earlier) => {
+            give_up(&handle).await;
+            hang_up(&stop, serving).await;
+            return Err(anyhow!(error).context("an earlier stage is gone"));
+        }
     }
     serving.await??;
     // Whatever still runs now outlived the drain.
     tokio::task::spawn_blocking(move || engine.shutdown(Duration::ZERO))
         .await
         .context("stopping the engine")
+}
+
+/// Returns when an earlier stage is gone; never, where there is none.
+async fn lost(earlier: &mut Option<OpenStage>) -> SessionError {
+    match earlier {
+        Some(session) => session.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// An engine that computes finds out by itself, and tells its callers why.
+async fn give_up(engine: &EngineHandle) {
+    // One that is idle has nobody to tell.
+    let _idle = tokio::time::timeout(LAST_STEP, engine.closed()).await;
+}
+
+/// Lets the calls say how they ended.
+async fn hang_up(stop: &CancellationToken, serving: JoinHandle<Result<(), ServiceError>>) {
+    stop.cancel();
+    // One that takes longer is cut off.
+    let _late = tokio::time::timeout(LAST_STEP, serving).await;
+}
+
+/// A worker that can answer.
+struct Loaded {
+    engine: Engine,
+    speculation: SpeculationDescription,
+    /// Holds the stages before this one.
+    earlier: Option<OpenStage>,
 }
 
 /// `None` where the shutdown came first.
@@ -76,16 +123,39 @@ async fn load(
     mut progress: impl FnMut(LoadProgress) + Send + 'static,
     server: &Arc<TargetServer>,
     shutdown: &CancellationToken,
-) -> Result<Option<(Engine, SpeculationDescription)>> {
+) -> Result<Option<Loaded>> {
     let server = Arc::clone(server);
-    let loading = tokio::task::spawn_blocking(move || {
-        start_engine(&config, &file, &mut |so_far| {
-            server.note_progress(so_far);
-            progress(so_far);
+    let load = async {
+        let endpoint = config.stages.last().cloned();
+        let loading = tokio::task::spawn_blocking(move || {
+            let stages = split(&config, &file)?;
+            let own = stages.last().context("no stages")?;
+            let loaded = load_stage(&config, &file, own, &mut |so_far| {
+                server.note_progress(so_far);
+                progress(so_far);
+            });
+            anyhow::Ok((loaded?, config, file))
+        });
+        let (mut loaded, config, file) = loading.await.context("loading the model")??;
+        let earlier = match endpoint {
+            Some(endpoint) => Some(attach_earlier(&mut loaded, &endpoint).await?),
+            None => None,
+        };
+        let earlier_stages = earlier.iter().flat_map(|open| &open.session().stages);
+        let mut stages: Vec<_> = earlier_stages.cloned().collect();
+        stages.push(loaded.description);
+        let starting = tokio::task::spawn_blocking(move || {
+            start_engine(&config, &file, loaded.model, &stages)
+        });
+        let (engine, speculation) = starting.await.context("starting the engine")??;
+        Ok(Loaded {
+            engine,
+            speculation,
+            earlier,
         })
-    });
+    };
     tokio::select! {
-        engine = loading => engine.context("loading the model")?.map(Some),
+        loaded = load => loaded.map(Some),
         () = shutdown.cancelled() => Ok(None),
     }
 }

@@ -12,4 +12,5 @@ mod http;
 mod processes;
 mod refusals;
 mod set;
+mod split;
 mod starting;

@@ -44,13 +44,19 @@ impl Set {
 
     /// The process of a role.
     pub fn pid(&self, role: &str) -> i32 {
+        self.find(role, |arguments| arguments.split(' ').nth(1) == Some(role))
+    }
+
+    /// The process of a stage before the target worker.
+    pub fn stage_pid(&self, number: usize) -> i32 {
+        let words = format!("--stage {number} ");
+        self.find("a stage", |arguments| arguments.contains(&words))
+    }
+
+    fn find(&self, what: &str, is_it: impl Fn(&str) -> bool) -> i32 {
         let supervisor = self.supervisor.pid();
-        wait_for(role, || {
-            let of_role =
-                |(_, arguments): &(i32, String)| arguments.split(' ').nth(1) == Some(role);
-            children(supervisor).into_iter().find(of_role)
-        })
-        .0
+        let is_it = |(_, arguments): &(i32, String)| is_it(arguments);
+        wait_for(what, || children(supervisor).into_iter().find(&is_it)).0
     }
 
     /// The supervisor and its processes.

@@ -67,6 +67,28 @@ fn a_start_that_cannot_work_names_the_cause_and_leaves_nothing() {
         &up(&["--target-device", "cuda:99"]),
         "target-device cuda:99",
     );
+    let split = |devices, more: &[&'static str]| {
+        let args = [&["--target-devices", devices], more].concat();
+        up(&args)
+    };
+    check_refused(&split("cpu,gpu", &[]), "target-devices: there is no device");
+    check_refused(&split("cpu,cuda:99", &[]), "target-devices cuda:99");
+    let both = split("cpu,cpu", &["--device", "cpu"]);
+    check_refused(&both, "cannot be used with '--target-device");
+    let shares = |shares| split("cpu,cpu", &["--target-layer-split", shares]);
+    check_refused(&shares("1"), "target-layer-split has 1 shares for 2");
+    check_refused(&shares("1,0"), "target-layer-split: 0 is no share");
+    check_refused(&shares("-1,1"), "target-layer-split: -1 is no share");
+    check_refused(&shares("nan,1"), "target-layer-split: NaN is no share");
+    check_refused(&shares("a,b"), "--target-layer-split");
+    let alone = up(&["--target-layer-split", "0.5,0.5"]);
+    check_refused(&alone, "2 shares for 0 target-devices");
+    let many = split("cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu,cpu", &[]);
+    check_refused(&many, "target-devices: a model of");
+    // Each stage says so; the first one heard of ends the set.
+    let large = split("cpu,cpu", &["--ctx-size", "100000000"]);
+    check_refused(&large, "of 2 (cpu, layers");
+    check_refused(&large, "target-layer-split");
     check_refused(&up(&["--speculation", "twice"]), "`twice`");
     check_refused(&up(&["--ddtree-budget", "0"]), "ddtree-budget is 0");
     check_refused(&["up", "--listen", "nowhere"], "nowhere");

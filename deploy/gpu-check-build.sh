@@ -30,7 +30,7 @@ collect() {
   rm -f "$log"
 }
 collect kernels conformance kv_types
-collect models goldens gpu lossless dflash_goldens dflash_context dflash_dialects dflash_demo speculation_goldens
+collect models goldens gpu lossless stages dflash_goldens dflash_context dflash_dialects dflash_demo speculation_goldens
 collect engine speculation lossless
 # What compares the ways to share the work of products: TANDEM_BENCH_DEVICE=cuda:0 DIR/kernels.product_shapes [ROWS PART]
 log=$(mktemp)

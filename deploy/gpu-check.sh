@@ -14,6 +14,8 @@ Checks Tandem on a GPU and measures it. Run it from the root of the repository. 
   --tests DIR        also run the test programs in DIR, which deploy/gpu-check-build.sh makes. They look for their data
                      where the checkout was when they were built: run them from the same path, or make the old path a
                      link to this checkout.
+  --split A,B        also split the model over these devices, and hold the answer against that of one; may be given several
+                     times. Measured too, unless --no-bench
   --model FILE       a GGUF file to measure; may be given several times [default: the demo model inside TANDEM]
   --depth N,N        contexts to decode after [default: 0,4096]
   --rows N,N         rows of the trees to verify [default: 1,8,16,23,32,64]
@@ -36,13 +38,13 @@ stop() {
   exit 2
 }
 
-device=cuda:0 tests='' models=() depth=0,4096 rows=1,8,16,23,32,64 chunk=512 bench=yes sanitizer='' logs='' tandem=''
+device=cuda:0 tests='' models=() splits=() depth=0,4096 rows=1,8,16,23,32,64 chunk=512 bench=yes sanitizer='' logs='' tandem=''
 while [ $# -gt 0 ]; do
   case $1 in
     --help | -h) usage && exit 0 ;;
     --no-bench) bench='' && shift && continue ;;
     --compute-sanitizer) sanitizer=yes && shift && continue ;;
-    --device | --tests | --model | --depth | --rows | --prefill-chunk | --logs)
+    --device | --tests | --split | --model | --depth | --rows | --prefill-chunk | --logs)
       [ $# -gt 1 ] || stop "$1 wants a value" ;;
     -*) stop "unknown option $1; --help lists them" ;;
     *)
@@ -55,6 +57,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --device) device=$2 ;;
     --tests) tests=$2 ;;
+    --split) splits+=("$2") ;;
     --model) models+=("$2") ;;
     --depth) depth=$2 ;;
     --rows) rows=$2 ;;
@@ -135,23 +138,32 @@ sed 's/^/     /' "$logs/doctor.log" | awk -v head="device  $device:" '
   /^     [a-z]/ { ours = index($0, head) || /^     cuda/ }
   ours'
 
-# answer DEVICE: ids of a greedy answer of the demo model.
+# answer ARGUMENTS: ids of a greedy answer of the demo model.
 answer() {
-  "$tandem" run --device "$1" -p 'def fibonacci(n):' -n 64 --json 2>"$scratch/errors" |
+  "$tandem" run "$@" -p 'def fibonacci(n):' -n 64 --json 2>"$scratch/errors" |
     sed 's/.*"tokens":\(\[[0-9,]*\]\).*/\1/'
 }
+# same_answer FLAG VALUE: whether the answer is that of the CPU.
 same_answer() {
   local ours theirs
-  ours=$(answer "$device") theirs=$(answer cpu)
+  ours=$(answer "$@")
   cat "$scratch/errors"
-  echo "$device: $ours"
+  theirs=$(answer --device cpu)
+  cat "$scratch/errors"
+  echo "$2: $ours"
   echo "cpu: $theirs"
   [ -n "$ours" ] && [ "$ours" = "$theirs" ]
 }
-check "demo model: the answer of the CPU" same_answer
+check "demo model: the answer of the CPU" same_answer --device "$device"
+for split in "${splits[@]}"; do
+  check "demo model split over $split: the answer of the CPU" same_answer --target-devices "$split"
+  # Fails where a draft changes a token.
+  check "demo pair, target split over $split" "$tandem" bench --target-devices "$split" --draft-device "$device" \
+    --mode ar,tree,auto -r 1 -n 48
+done
 
 if [ -n "$tests" ]; then
-  for test in kernels.conformance kernels.kv_types models.goldens models.gpu models.lossless models.dflash_goldens \
+  for test in kernels.conformance kernels.kv_types models.goldens models.gpu models.lossless models.stages models.dflash_goldens \
     models.dflash_context models.dflash_dialects models.dflash_demo models.speculation_goldens engine.speculation \
     engine.lossless; do
     if [ -x "$tests/$test" ]; then
@@ -203,6 +215,13 @@ if [ -n "$bench" ]; then
             first, second)
         }' "$log" >>"$summary"
     fi
+    for split in "${splits[@]}"; do
+      if check "bench $name over $split" "$tandem" bench --target-devices "$split" "${file[@]}" --pp 512 --tg 128 \
+        --rows "$rows" --prefill-chunk "$chunk"; then
+        log="bench $name over $split"
+        sed 's/^/     /' "$logs/${log//[^A-Za-z0-9._-]/-}.log"
+      fi
+    done
   done
   if [ -s "$summary" ]; then
     echo

@@ -58,10 +58,12 @@ pub(super) fn sources() -> Vec<Source> {
     sources.extend(wide::sources(types(&[DType::Q4K, DType::Q6K])));
     sources.extend(wide::sources(types(&[DType::Q5K, DType::Q8_0])).drain(..2));
     sources.extend(wide::sources(types(&[DType::BF16])).drain(..1));
-    // The types that the rest leaves out.
+    // The types that the rest leaves out, as few beside each other as a file has.
     let is_left = |dtype: &&DType| of_models.iter().all(|(dtypes, _)| !dtypes.contains(dtype));
     let rest: Vec<DType> = DType::ALL.iter().filter(is_left).copied().collect();
-    sources.extend(narrow::sources(types(&rest), 1));
+    for few in rest.chunks(3) {
+        sources.extend(narrow::sources(types(few), 1));
+    }
     sources
 }
 

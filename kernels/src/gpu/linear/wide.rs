@@ -310,7 +310,7 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         column_blocks: 1,
         shared_bytes: 0,
     };
-    [shape(3, 4, 1, 4), shape(8, 8, 1, 2), shape(8, 8, 2, 1)]
+    [shape(3, 8, 1, 3), shape(8, 8, 1, 2), shape(8, 8, 2, 1)]
         .map(|shape| shape.source(types))
         .into()
 }

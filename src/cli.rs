@@ -107,7 +107,7 @@ pub(crate) struct SplitArgs {
     #[arg(
         long,
         value_delimiter = ',',
-        allow_negative_numbers = true,
+        allow_hyphen_values = true,
         value_name = "SHARE,SHARE"
     )]
     pub target_layer_split: Vec<f64>,

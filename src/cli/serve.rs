@@ -62,7 +62,7 @@ pub(crate) struct TargetArgs {
         long,
         env = "TANDEM_TARGET_LAYER_SPLIT",
         value_delimiter = ',',
-        allow_negative_numbers = true,
+        allow_hyphen_values = true,
         value_name = "SHARE,SHARE"
     )]
     #[serde(rename = "layer-split", skip_serializing_if = "Option::is_none")]
@@ -343,7 +343,7 @@ pub(crate) struct DoctorArgs {
     #[arg(
         long,
         value_delimiter = ',',
-        allow_negative_numbers = true,
+        allow_hyphen_values = true,
         value_name = "SHARE,SHARE"
     )]
     pub target_layer_split: Vec<f64>,

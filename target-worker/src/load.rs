@@ -11,7 +11,7 @@ use models::{LoadProgress, Model, ModelError};
 use worker_api::{LaterStage, SpeculationDescription, StageDescription};
 
 use crate::config::{Config, context_length};
-use crate::split::Stage;
+use crate::split::{Stage, layer_words};
 
 /// A stage of a model on its device; the only one, where the model is not split.
 #[derive(Debug)]
@@ -120,8 +120,8 @@ pub fn devices(stages: &[StageDescription]) -> String {
         return only.device.clone();
     }
     let stage = |stage: &StageDescription| {
-        let last = stage.end_layer.saturating_sub(1);
-        format!("{}: layers {} to {last}", stage.device, stage.first_layer)
+        let layers = layer_words(stage.first_layer as usize, stage.end_layer as usize);
+        format!("{}: {layers}", stage.device)
     };
     stages.iter().map(stage).collect::<Vec<_>>().join(", ")
 }

@@ -26,15 +26,22 @@ pub struct Stage {
 impl fmt::Display for Stage {
     /// For messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let last = self.layers.end.saturating_sub(1);
         let Self {
-            number, of, device, ..
+            number,
+            of,
+            device,
+            layers,
         } = self;
-        let first = self.layers.start;
-        write!(
-            f,
-            "stage {number} of {of} ({device}, layers {first} to {last})"
-        )
+        let layers = layer_words(layers.start, layers.end);
+        write!(f, "stage {number} of {of} ({device}, {layers})")
+    }
+}
+
+/// Layers from `first` on and before `end`, for messages.
+pub(crate) fn layer_words(first: usize, end: usize) -> String {
+    match end.saturating_sub(1) {
+        last if last == first => format!("layer {first}"),
+        last => format!("layers {first} to {last}"),
     }
 }
 

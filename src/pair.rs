@@ -37,7 +37,7 @@ pub(crate) struct Pair {
     pub transport: String,
     _attachment: Attachment,
     _session: OpenSession,
-    _processes: Vec<Child>,
+    _workers: Vec<Worker>,
     // Dropped last: the processes use it.
     _dir: RuntimeDir,
 }
@@ -91,9 +91,9 @@ impl Pair {
         stages::complete(&mut config.target_worker, &dir)?;
         config.target_worker.check()?;
         let path = write_config(&dir, &config)?;
-        let mut processes = stages::start(&config.target_worker, &path, log)?;
-        processes.push(start("target-worker", &[], &path, log)?);
-        processes.push(start("draft-worker", &[], &path, log)?);
+        let mut workers = stages::start(&config.target_worker, &path, log)?;
+        workers.push(start("target-worker", &[], &path, log)?);
+        workers.push(start("draft-worker", &[], &path, log)?);
         let target = TargetClient::new(&config.target_worker.listen)?;
         let draft = DraftClient::new(&config.draft_worker.listen)?;
         let ready = async {
@@ -102,7 +102,7 @@ impl Pair {
         };
         tokio::select! {
             () = ready => {}
-            ended = until_one_ends(&mut processes) => return Err(ended),
+            ended = until_one_ends(&mut workers) => return Err(ended),
         }
         let speculation = target.describe_speculation().await?;
         let session = draft.open(&speculation.transports).await?;
@@ -112,7 +112,7 @@ impl Pair {
             target,
             _attachment: attachment,
             _session: session,
-            _processes: processes,
+            _workers: workers,
             _dir: dir,
         })
     }
@@ -162,8 +162,15 @@ pub(crate) fn write_config(dir: &RuntimeDir, config: &impl Serialize) -> Result<
     Ok(path)
 }
 
-/// Starts a worker that ends when it is dropped.
-pub(crate) fn start(role: &str, more: &[&str], config: &Path, log: &str) -> Result<Child> {
+/// A process that ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    role: String,
+    process: Child,
+}
+
+/// Starts a worker.
+pub(crate) fn start(role: &str, more: &[&str], config: &Path, log: &str) -> Result<Worker> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut command = Command::new(program);
     command
@@ -179,9 +186,13 @@ pub(crate) fn start(role: &str, more: &[&str], config: &Path, log: &str) -> Resu
             command.env_remove(name);
         }
     }
-    command
+    let process = command
         .spawn()
-        .with_context(|| format!("starting the {role}"))
+        .with_context(|| format!("starting the {role}"))?;
+    Ok(Worker {
+        role: role.to_owned(),
+        process,
+    })
 }
 
 async fn until_ready(mut ask: impl AsyncFnMut() -> Result<(), WorkerError>) {
@@ -191,13 +202,13 @@ async fn until_ready(mut ask: impl AsyncFnMut() -> Result<(), WorkerError>) {
 }
 
 /// Returns when a worker has ended that should not have.
-pub(crate) async fn until_one_ends(processes: &mut [Child]) -> anyhow::Error {
+pub(crate) async fn until_one_ends(workers: &mut [Worker]) -> anyhow::Error {
     loop {
-        for process in &mut *processes {
+        for Worker { role, process } in &mut *workers {
             match process.try_wait() {
                 Ok(None) => {}
                 Ok(Some(status)) => {
-                    return anyhow!("a worker ended before it was ready ({status})");
+                    return anyhow!("the {role} ended before it was ready ({status})");
                 }
                 Err(error) => return anyhow::Error::new(error).context("waiting for a worker"),
             }

@@ -8,11 +8,11 @@ use kernels::{CpuDevice, CudaReport, Device, DeviceName};
 use models::Model;
 use service::Endpoint;
 use target_worker::{Config, LoadedStage, attach_earlier, load_stage, split};
-use tokio::process::Child;
 use tokio::runtime::Runtime;
 use worker_api::OpenStage;
 
 use crate::cli::{ModelArgs, SplitArgs};
+use crate::pair::Worker;
 use crate::runtime_dir::RuntimeDir;
 use crate::{pair, session};
 
@@ -77,7 +77,7 @@ pub(crate) fn target_config(model: &ModelArgs, split: &SplitArgs) -> Config {
 }
 
 /// Starts all stages before the target worker.
-pub(crate) fn start(config: &Config, path: &Path, log: &str) -> Result<Vec<Child>> {
+pub(crate) fn start(config: &Config, path: &Path, log: &str) -> Result<Vec<Worker>> {
     let numbers = 1..=config.stages.len();
     numbers
         .map(|number| {
@@ -92,7 +92,7 @@ pub(crate) fn start(config: &Config, path: &Path, log: &str) -> Result<Vec<Child
 pub(crate) struct SplitModel {
     loaded: LoadedStage,
     earlier: Option<OpenStage>,
-    _processes: Vec<Child>,
+    _workers: Vec<Worker>,
     /// Keeps the sessions alive.
     _runtime: Runtime,
     // Dropped last: the processes use it.
@@ -113,7 +113,7 @@ impl SplitModel {
             .build()
             .context("starting the async runtime")?;
         let path = pair::write_config(&dir, &pair::TargetConfig::new(&config))?;
-        let mut processes = {
+        let mut workers = {
             let _entered = runtime.enter();
             start(&config, &path, log)?
         };
@@ -123,7 +123,7 @@ impl SplitModel {
             Some(endpoint) => Some(runtime.block_on(async {
                 tokio::select! {
                     attached = attach_earlier(&mut loaded, endpoint) => attached,
-                    ended = pair::until_one_ends(&mut processes) => Err(ended),
+                    ended = pair::until_one_ends(&mut workers) => Err(ended),
                 }
             })?),
             None => None,
@@ -132,7 +132,7 @@ impl SplitModel {
         Ok(Self {
             loaded,
             earlier,
-            _processes: processes,
+            _workers: workers,
             _runtime: runtime,
             _dir: dir,
         })

@@ -12,7 +12,7 @@ use serde::Serialize;
 use service::Endpoint;
 use tokio::process::{Child, Command};
 use tokio_stream::StreamExt as _;
-use worker_api::{Attachment, DraftClient, OpenSession, TargetClient, WorkerError};
+use worker_api::{DraftClient, Joined, TargetClient, WorkerError, join};
 
 use crate::cli::{DraftArgs, ModelArgs, SplitArgs};
 use crate::runtime_dir::RuntimeDir;
@@ -35,8 +35,7 @@ pub(crate) struct Pair {
     pub target: TargetClient,
     /// Way between the two.
     pub transport: String,
-    _attachment: Attachment,
-    _session: OpenSession,
+    _joined: Joined,
     _workers: Vec<Worker>,
     // Dropped last: the processes use it.
     _dir: RuntimeDir,
@@ -104,14 +103,11 @@ impl Pair {
             () = ready => {}
             ended = until_one_ends(&mut workers) => return Err(ended),
         }
-        let speculation = target.describe_speculation().await?;
-        let session = draft.open(&speculation.transports).await?;
-        let attachment = target.attach(session.session()).await?;
+        let joined = join(&target, &draft).await?;
         Ok(Self {
-            transport: session.session().transport().to_string(),
+            transport: joined.open.session().transport().to_string(),
             target,
-            _attachment: attachment,
-            _session: session,
+            _joined: joined,
             _workers: workers,
             _dir: dir,
         })

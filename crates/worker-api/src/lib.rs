@@ -7,6 +7,7 @@ mod connect;
 mod convert;
 mod draft_client;
 mod error;
+mod joining;
 mod session;
 mod stage;
 mod stage_client;
@@ -20,6 +21,7 @@ pub use convert::{
 };
 pub use draft_client::{DraftClient, OpenSession};
 pub use error::{SessionError, WorkerError};
+pub use joining::{Joined, join};
 pub use session::{DraftDescription, DraftSession, DraftStats, SpeculationDescription};
 pub use stage::{LaterStage, StageDescription, StageSession};
 pub use stage_client::{OpenStage, StageClient};

@@ -8,7 +8,7 @@ use gguf::GgufFile;
 use kernels::{CpuDevice, CudaDevice, CudaReport, Device, DeviceError, DeviceName, open_device};
 use models::{MemoryNeed, memory_need, stage_memory_need};
 use serde_json::{Value, json};
-use target_worker::{context_length, local_transport};
+use target_worker::{context_length, transport_between};
 
 use crate::cli::DoctorArgs;
 use crate::{session, stages};
@@ -42,11 +42,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let cuda_devices = cuda.devices.iter().enumerate();
     devices.extend(cuda_devices.map(|(ordinal, device)| cuda_device(ordinal, device, need)));
     let stages = stages(&mut config, &file, &devices)?;
-    let names: Vec<&str> = devices.iter().map(|device| text(&device["name"])).collect();
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "cuda": {"driver": said(&cuda.driver), "compiler": said(&cuda.compiler)},
-        "transports": transports(&names),
+        "transports": transports(&cuda.devices),
         "devices": devices,
         "model": {
             "path": file.path(),
@@ -138,16 +137,46 @@ fn cuda_device(
     report
 }
 
-/// How a target on one of two devices and a draft on the other would exchange tensors: at present through host memory,
-/// wherever they are.
-fn transports(names: &[&str]) -> Vec<Value> {
+/// How a target on one of two devices and a draft on the other would exchange tensors.
+fn transports(cuda: &[Result<CudaDevice, DeviceError>]) -> Vec<Value> {
+    let numbers = (0..cuda.len()).map(DeviceName::Cuda);
+    let names: Vec<DeviceName> = [DeviceName::Cpu].into_iter().chain(numbers).collect();
     let pairs = names
         .iter()
         .enumerate()
         .flat_map(|(i, one)| names[i..].iter().map(move |other| [*one, *other]));
     pairs
-        .map(|pair| json!({"devices": pair, "transport": local_transport()}))
+        .map(|[one, other]| {
+            let transport = transport_between(one, other);
+            json!({
+                "devices": [one.to_string(), other.to_string()],
+                "transport": transport.map(|transport| transport.to_string()),
+                "payload": payload_way(one, other, cuda),
+            })
+        })
         .collect()
+}
+
+/// Which way the features of a target go between two devices.
+fn payload_way(
+    one: DeviceName,
+    other: DeviceName,
+    cuda: &[Result<CudaDevice, DeviceError>],
+) -> &'static str {
+    match (one, other) {
+        (DeviceName::Cuda(one), DeviceName::Cuda(other)) if one == other => "within the card",
+        (DeviceName::Cuda(one), DeviceName::Cuda(other)) => {
+            let reaches = cuda.get(one).and_then(|device| device.as_ref().ok());
+            match reaches.is_some_and(|device| device.peers.contains(&other)) {
+                true => "from card to card",
+                false => {
+                    "from card to card by the driver's detour, as they do not reach each other"
+                }
+            }
+        }
+        (DeviceName::Cpu, DeviceName::Cpu) => "in host memory",
+        _ => "in host memory that the card copies from and to by itself",
+    }
 }
 
 fn print(report: &Value, need: &MemoryNeed) -> Result<()> {
@@ -160,7 +189,8 @@ fn print(report: &Value, need: &MemoryNeed) -> Result<()> {
     for pair in report["transports"].as_array().into_iter().flatten() {
         let (one, other) = (text(&pair["devices"][0]), text(&pair["devices"][1]));
         let way = text(&pair["transport"]);
-        writeln!(stdout(), "way     {one} to {other}: {way}")?;
+        let payload = text(&pair["payload"]);
+        writeln!(stdout(), "way     {one} to {other}: {way}, {payload}")?;
     }
     writeln!(
         stdout(),

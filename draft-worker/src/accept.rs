@@ -1,11 +1,16 @@
 //! From an offered channel to a session on the device thread.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use draft_link::{DraftEnd, LinkShape, link_spec};
-use tensor_channel::{ChannelError, Offer, OfferOptions, Transport, available, choose};
+use kernels::Device;
+use tensor_channel::{
+    ChannelDevice, ChannelError, Offer, OfferOptions, Transport, available, choose,
+};
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -18,14 +23,23 @@ use crate::session::Session;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What sessions are made of. There once the model is loaded.
-#[derive(Debug)]
 pub(crate) struct Sessions {
     pub description: DraftDescription,
+    pub device: Arc<dyn Device>,
     pub options: OfferOptions,
     pub commands: Sender<Command>,
     /// Waits for targets; each for a bounded time, which the shutdown waits out.
     pub waiting: TaskTracker,
     pub next_id: AtomicU64,
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions")
+            .field("description", &self.description)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A session that was offered. Dropping it ends it.
@@ -51,16 +65,8 @@ impl Offered {
 impl Sessions {
     /// Offers a channel to a target that can do `transports`.
     pub fn offer(&self, transports: &[Transport]) -> Result<Offered, SessionError> {
-        let ours = available();
-        let transport = choose(&ours, transports).ok_or_else(|| {
-            SessionError::Mismatch(format!(
-                "the draft can do {ours:?}, the target {transports:?}: there is no way between them"
-            ))
-        })?;
-        let shape = self.shape();
-        let refused = |error: ChannelError| SessionError::Gone(words(&error));
-        let offer = tensor_channel::offer(transport, link_spec(&shape), &self.options);
-        let offer = offer.map_err(refused)?;
+        let shape = link_shape(&self.description);
+        let (transport, offer) = self.best_offer(transports, &shape)?;
         let session = DraftSession {
             channel: offer.descriptor().clone(),
             draft: self.description.clone(),
@@ -96,14 +102,39 @@ impl Sessions {
         })
     }
 
-    fn shape(&self) -> LinkShape {
-        let draft = &self.description;
-        LinkShape {
-            feature_len: draft.capture_layers.len() * draft.hidden_size as usize,
-            vocab_size: draft.vocab_size,
-            depth: draft.block_size.saturating_sub(1) as usize,
-            max_top_k: draft.max_top_k as usize,
+    /// An offer by the best way that both have and that this machine allows.
+    fn best_offer(
+        &self,
+        transports: &[Transport],
+        shape: &LinkShape,
+    ) -> Result<(Transport, Offer), SessionError> {
+        let device = self.device.channel_device();
+        let mut ours = available(device.and_then(ChannelDevice::transport));
+        loop {
+            let transport = choose(&ours, transports).ok_or_else(|| {
+                SessionError::Mismatch(format!(
+                    "the draft can do {ours:?}, the target {transports:?}: there is no way between them"
+                ))
+            })?;
+            match tensor_channel::offer(transport, link_spec(shape), &self.options, device) {
+                Ok(offer) => return Ok((transport, offer)),
+                Err(ChannelError::Unavailable { why, .. }) => {
+                    tracing::warn!(%transport, why, "not available; taking another way");
+                    ours.retain(|&other| other != transport);
+                }
+                Err(error) => return Err(SessionError::Gone(words(&error))),
+            }
         }
+    }
+}
+
+/// What a target and this draft agree on.
+pub(crate) fn link_shape(draft: &DraftDescription) -> LinkShape {
+    LinkShape {
+        feature_len: draft.capture_layers.len() * draft.hidden_size as usize,
+        vocab_size: draft.vocab_size,
+        depth: draft.block_size.saturating_sub(1) as usize,
+        max_top_k: draft.max_top_k as usize,
     }
 }
 

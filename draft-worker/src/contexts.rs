@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use models::{DraftModel, ModelError, SequenceId};
+use models::{DraftModel, FeatureBlock, FeatureRows, ModelError, SequenceId};
 
-/// Rows that wait at most: about as many as one pass takes on at a time.
+/// Rows that wait at most: about as many as one pass takes on at a time, and not less than a message has.
 const MAX_PENDING_ROWS: usize = 64;
 
 /// A sequence of a session, as its target numbers it.
@@ -24,44 +24,49 @@ pub(crate) struct Contexts {
     live: HashMap<Key, Context>,
     /// Grows with every use.
     clock: u64,
+    /// Memory of contexts that are gone.
+    spare: Vec<FeatureBlock>,
 }
 
 #[derive(Debug)]
 struct Context {
     id: SequenceId,
     last_used: u64,
-    /// \[n, feature_len\], of the positions after those that the model has.
-    pending: Vec<f32>,
+    /// Features of the positions after those that the model has: the first rows of it.
+    pending: FeatureBlock,
+    num_pending: usize,
 }
 
 impl Context {
     /// The position after all that was fed.
     fn next_position(&self, model: &DraftModel) -> Result<usize, ModelError> {
-        let pending_rows = self.pending.len() / model.config().feature_len();
-        Ok(model.next_position(self.id)? + pending_rows)
+        Ok(model.next_position(self.id)? + self.num_pending)
     }
 
     fn feed(
         &mut self,
         model: &mut DraftModel,
         first_position: usize,
-        rows: &[f32],
+        rows: FeatureRows<'_>,
     ) -> Result<(), ModelError> {
         if self.next_position(model)? != first_position {
-            self.pending.clear();
+            self.num_pending = 0;
             model.reset_sequence(self.id, first_position)?;
         }
-        self.pending.extend_from_slice(rows);
-        if self.pending.len() >= MAX_PENDING_ROWS * model.config().feature_len() {
+        if self.num_pending + rows.num_rows() > self.pending.num_rows() {
+            self.flush(model)?;
+        }
+        self.pending.copy_from(self.num_pending, rows);
+        self.num_pending += rows.num_rows();
+        if self.num_pending == self.pending.num_rows() {
             self.flush(model)?;
         }
         Ok(())
     }
 
     fn flush(&mut self, model: &mut DraftModel) -> Result<(), ModelError> {
-        let appended = model.append(self.id, &self.pending);
-        self.pending.clear();
-        appended
+        let num_rows = std::mem::take(&mut self.num_pending);
+        model.append_rows(self.id, self.pending.rows(0..num_rows))
     }
 }
 
@@ -78,7 +83,7 @@ impl Contexts {
         self.live.len()
     }
 
-    /// Takes features \[n, feature_len\] of positions from `first_position` on. Where they do not continue the context, a
+    /// Takes features of positions from `first_position` on. Where they do not continue the context, a
     /// new one begins there.
     ///
     /// # Errors
@@ -88,7 +93,7 @@ impl Contexts {
         model: &mut DraftModel,
         key: Key,
         first_position: usize,
-        rows: &[f32],
+        rows: FeatureRows<'_>,
     ) -> Result<Fed, ModelError> {
         let evicted = self.make_room(model, key)?;
         let fed = self.with(model, key, |context, model| {
@@ -144,10 +149,13 @@ impl Contexts {
             return Ok(false);
         }
         let evicted = model.free_sequences() == 0 && self.evict(model);
+        let spare = self.spare.pop().map(Ok);
+        let pending = spare.unwrap_or_else(|| model.feature_block(MAX_PENDING_ROWS))?;
         let context = Context {
             id: model.create_sequence()?,
             last_used: self.clock,
-            pending: Vec::new(),
+            pending,
+            num_pending: 0,
         };
         self.live.insert(key, context);
         Ok(evicted)
@@ -172,9 +180,11 @@ impl Contexts {
 
     /// Frees a sequence's context, if it has one.
     pub fn forget(&mut self, model: &mut DraftModel, key: Key) {
-        if let Some(context) = self.live.remove(&key)
-            && let Err(error) = model.free_sequence(context.id)
-        {
+        let Some(context) = self.live.remove(&key) else {
+            return;
+        };
+        self.spare.push(context.pending);
+        if let Err(error) = model.free_sequence(context.id) {
             tracing::error!(%error, sequence = key.sequence, "a context could not be freed");
         }
     }

@@ -1,15 +1,28 @@
 //! From model files to a loaded draft and its description.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result};
+use draft_link::link_spec;
 use gguf::GgufFile;
-use kernels::open_limited_device;
-use models::{DraftFile, DraftModel, DraftOptions, LoadProgress};
+use kernels::{Device, open_limited_device};
+use models::{DraftFile, DraftModel, DraftOptions, FeatureBlock, LoadProgress};
 use worker_api::DraftDescription;
 
+use crate::accept::link_shape;
 use crate::config::Config;
 
 /// Tokens per position that a proposal has at most. Trees of some dozen nodes rarely look past the tenth.
 const MAX_TOP_K: u32 = 32;
+
+/// A draft that is ready.
+pub(crate) struct Loaded {
+    pub model: DraftModel,
+    /// Where features arrive: room for a slot of them.
+    pub landing: FeatureBlock,
+    pub description: DraftDescription,
+    pub device: Arc<dyn Device>,
+}
 
 /// Loads the weights. Blocks for as long as that takes.
 pub(crate) fn load(
@@ -17,7 +30,7 @@ pub(crate) fn load(
     draft: &DraftFile,
     target: &GgufFile,
     progress: &mut dyn FnMut(LoadProgress),
-) -> Result<(DraftModel, DraftDescription)> {
+) -> Result<Loaded> {
     let device = open_limited_device(config.device()?, config.threads, config.device_memory)
         .context("device")?;
     let options = DraftOptions {
@@ -55,7 +68,15 @@ pub(crate) fn load(
         context_length: count("ctx-size", config.ctx_size)?,
         device: device.name(),
     };
-    Ok((model, description))
+    let slot_rows = link_spec(&link_shape(&description)).inbound.slot_rows;
+    Ok(Loaded {
+        landing: model
+            .feature_block(slot_rows)
+            .context("room for features")?,
+        model,
+        description,
+        device,
+    })
 }
 
 /// The file's name without its ending.

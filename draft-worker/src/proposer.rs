@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use draft_link::{Ask, DraftEnd, LinkError, Refusal, Request};
-use models::{DraftBlock, DraftModel, SequenceId};
+use models::{DraftBlock, DraftModel, FeatureBlock, SequenceId};
 use speculative::Proposal;
 
 use crate::contexts::{Contexts, Key};
@@ -33,6 +33,8 @@ pub(crate) enum Command {
 /// The model and the targets it serves.
 pub(crate) struct Proposer {
     model: DraftModel,
+    /// Features as they arrive.
+    landing: FeatureBlock,
     commands: Receiver<Command>,
     counters: Arc<Counters>,
     sessions: Vec<Session>,
@@ -42,9 +44,15 @@ pub(crate) struct Proposer {
 }
 
 impl Proposer {
-    pub fn new(model: DraftModel, commands: Receiver<Command>, counters: Arc<Counters>) -> Self {
+    pub fn new(
+        model: DraftModel,
+        landing: FeatureBlock,
+        commands: Receiver<Command>,
+        counters: Arc<Counters>,
+    ) -> Self {
         Self {
             model,
+            landing,
             commands,
             counters,
             sessions: Vec::new(),
@@ -145,7 +153,8 @@ impl Proposer {
             session: session.id,
             sequence,
         };
-        let Some(request) = session.end.receive(patience)? else {
+        let received = session.end.receive(&mut self.landing.room(), patience)?;
+        let Some(request) = received else {
             return Ok(false);
         };
         gathered.since.get_or_insert_with(Instant::now);
@@ -153,11 +162,11 @@ impl Proposer {
             Request::Features {
                 sequence,
                 first_position,
-                rows,
+                num_rows,
             } => {
                 let key = key(sequence);
                 let model = &mut self.model;
-                let num_rows = rows.len() / model.config().feature_len();
+                let rows = self.landing.rows(0..num_rows);
                 match self.contexts.feed(model, key, first_position, rows) {
                     Ok(fed) => {
                         self.counters.feature_rows.add(num_rows);

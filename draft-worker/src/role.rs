@@ -8,17 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gguf::GgufFile;
-use models::{DraftFile, DraftModel, LoadProgress};
+use models::{DraftFile, LoadProgress};
 use proto::draft::v1::draft_server::DraftServer as Wire;
 use service::{GrpcListener, serve_grpc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use worker_api::DraftDescription;
 
 use crate::accept::Sessions;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::load;
+use crate::load::{self, Loaded};
 use crate::proposer::{Command, Proposer};
 use crate::server::DraftServer;
 
@@ -52,9 +51,10 @@ pub async fn run(
     let _stopped = stop.clone().drop_guard();
     let options = config.offer_options()?;
     let loaded = load_model(config, draft, target, progress, &server, &shutdown).await?;
-    let Some((model, description)) = loaded else {
+    let Some(loaded) = loaded else {
         return Ok(serving.await??);
     };
+    let description = &loaded.description;
     tracing::info!(
         draft = description.name,
         block_size = description.block_size,
@@ -62,25 +62,27 @@ pub async fn run(
         device = description.device,
         "draft worker is ready"
     );
-    let device = DeviceThread::start(model, counters)?;
+    let (description, device) = (description.clone(), Arc::clone(&loaded.device));
+    let thread = DeviceThread::start(loaded, counters)?;
     let waiting = TaskTracker::new();
     server.set_loaded(Sessions {
         description,
+        device,
         options,
-        commands: device.commands.clone(),
+        commands: thread.commands.clone(),
         waiting: waiting.clone(),
         next_id: AtomicU64::new(0),
     });
     ready.cancel();
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = device.ended.cancelled() => bail!("the device thread stopped"),
+        () = thread.ended.cancelled() => bail!("the device thread stopped"),
     }
     serving.await??;
     // What still waits for a target has channels to take back.
     waiting.close();
     waiting.wait().await;
-    device.stop().await
+    thread.stop().await
 }
 
 /// Removes the shared memory that killed workers of this user could not take back themselves. A worker does so at its
@@ -101,7 +103,7 @@ async fn load_model(
     mut progress: impl FnMut(LoadProgress) + Send + 'static,
     server: &Arc<DraftServer>,
     shutdown: &CancellationToken,
-) -> Result<Option<(DraftModel, DraftDescription)>> {
+) -> Result<Option<Loaded>> {
     let server = Arc::clone(server);
     let loading = tokio::task::spawn_blocking(move || {
         load::load(&config, &draft, &target, &mut |so_far| {
@@ -125,7 +127,7 @@ struct DeviceThread {
 }
 
 impl DeviceThread {
-    fn start(model: DraftModel, counters: Arc<Counters>) -> Result<Self> {
+    fn start(loaded: Loaded, counters: Arc<Counters>) -> Result<Self> {
         let (commands, receiver) = channel();
         let ended = CancellationToken::new();
         let ending = ended.clone().drop_guard();
@@ -133,7 +135,7 @@ impl DeviceThread {
             .name("draft".to_owned())
             .spawn(move || {
                 let _ending = ending;
-                Proposer::new(model, receiver, counters).run();
+                Proposer::new(loaded.model, loaded.landing, receiver, counters).run();
             });
         Ok(Self {
             commands,

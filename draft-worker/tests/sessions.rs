@@ -69,7 +69,7 @@ impl Worker {
         };
         let attach = move || {
             let spec = link_spec(&shape);
-            let ends = tensor_channel::attach(&session.channel, spec, PATIENCE).unwrap();
+            let ends = tensor_channel::attach(&session.channel, spec, PATIENCE, None).unwrap();
             TargetEnd::new(ends, shape).unwrap()
         };
         let end = tokio::task::spawn_blocking(attach).await.unwrap();
@@ -106,8 +106,15 @@ impl Target {
             let value = move |at: usize| ((seed * 31 + position * 7 + at * 13) % 97) as f32 / 97.0;
             (0..self.feature_len).map(value)
         };
-        let rows: Vec<f32> = positions.clone().flat_map(row).collect();
-        let fed = self.end.feed(sequence, positions.start, &rows).unwrap();
+        let values = positions.clone().flat_map(row);
+        let bytes: Vec<u8> = values.flat_map(f32::to_ne_bytes).collect();
+        let row_bytes = self.feature_len * size_of::<f32>();
+        let part =
+            |rows: std::ops::Range<usize>| &bytes[rows.start * row_bytes..rows.end * row_bytes];
+        let fed = self
+            .end
+            .feed(sequence, positions.start, positions.len(), part)
+            .unwrap();
         assert_eq!(fed, positions.len());
     }
 
@@ -137,7 +144,7 @@ impl Target {
 async fn proposals_are_the_same_over_every_transport_and_in_company() {
     let worker = Worker::start(4).await;
     let mut alone = Vec::new();
-    for transport in available() {
+    for transport in available(None) {
         let (_open, mut target) = worker.attach(transport).await;
         let answers: Vec<_> = (0..3)
             .map(|seed| target.round(seed as u64, seed).proposal.unwrap())
@@ -206,7 +213,7 @@ async fn the_context_not_used_for_longest_makes_room() {
 async fn a_session_ends_with_either_side_and_frees_its_contexts() {
     let worker = Worker::start(4).await;
     let idle = |stats: worker_api::DraftStats| stats.sessions == 0 && stats.sequences == 0;
-    for transport in available() {
+    for transport in available(None) {
         // The target goes.
         let (mut open, mut target) = worker.attach(transport).await;
         target.round(1, 1).proposal.unwrap();

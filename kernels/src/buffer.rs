@@ -2,6 +2,7 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use tensor_channel::{MemoryError, Place, Sink, Source};
 
 use crate::device::KvType;
 use crate::error::DeviceError;
@@ -84,6 +85,71 @@ impl Buffer {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether the values are f32.
+    pub(crate) fn is_f32(&self) -> bool {
+        match &self.values {
+            Values::F32(_) => true,
+            Values::F16(_) => false,
+            Values::Gpu(values) => values.kv_type == KvType::F32,
+        }
+    }
+
+    /// The f32 values, where the host has them.
+    pub(crate) fn on_host(&self) -> Option<&[f32]> {
+        match &self.values {
+            Values::F32(values) => Some(values),
+            Values::F16(_) | Values::Gpu(_) => None,
+        }
+    }
+
+    /// Copies f32 values to a slot of a channel.
+    pub(crate) fn send(
+        &self,
+        offset: usize,
+        len: usize,
+        slot: Place<'_>,
+    ) -> Result<(), MemoryError> {
+        match &self.values {
+            Values::Gpu(values) => values.memory.send(offset * size_of::<f32>(), slot),
+            _ => bytemuck::cast_slice::<f32, u8>(&self.host()[offset..][..len]).copy_to(slot),
+        }
+    }
+
+    /// Copies a slot's payload to f32 values from `offset` on.
+    pub(crate) fn receive(&mut self, offset: usize, slot: Place<'_>) -> Result<(), MemoryError> {
+        match &self.values {
+            Values::Gpu(values) => values.memory.receive(offset * size_of::<f32>(), slot),
+            _ => {
+                bytemuck::cast_slice_mut::<f32, u8>(&mut self.host_mut()[offset..]).copy_from(slot)
+            }
+        }
+    }
+
+    /// Copies f32 values of another buffer of the same device.
+    pub(crate) fn copy_f32(&mut self, offset: usize, from: &Self, from_offset: usize, len: usize) {
+        match (&self.values, &from.values) {
+            (Values::Gpu(to), Values::Gpu(from)) => {
+                let bytes = |len| len * size_of::<f32>();
+                to.memory
+                    .copy_from(bytes(offset), &from.memory, bytes(from_offset), bytes(len));
+            }
+            _ => {
+                self.host_mut()[offset..][..len].copy_from_slice(&from.host()[from_offset..][..len])
+            }
+        }
+    }
+
+    /// Copies f32 values to the host.
+    pub(crate) fn read_f32(&self, offset: usize, to: &mut [f32]) {
+        match &self.values {
+            Values::Gpu(values) => {
+                let offset = offset * size_of::<f32>();
+                values.memory.read(offset, bytemuck::cast_slice_mut(to));
+            }
+            _ => to.copy_from_slice(&self.host()[offset..][..to.len()]),
+        }
     }
 
     pub(crate) fn host(&self) -> &[f32] {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tensor::DType;
+use tensor_channel::ChannelDevice;
 
 use crate::buffer::Buffer;
 use crate::cpu::PackedMatrix;
@@ -496,6 +497,11 @@ pub trait Device: Send + Sync {
 
     /// Bytes a second that this device reads from memory, measured now (takes about a second).
     fn read_bandwidth(&self) -> f64;
+
+    /// What tensor channels need of it; `None` where its memory is the host's.
+    fn channel_device(&self) -> Option<&dyn ChannelDevice> {
+        None
+    }
 
     /// Whether an operation takes long the first time that it meets a shape, because its kernel is compiled then.
     fn compiles_kernels(&self) -> bool {

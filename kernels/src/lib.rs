@@ -11,6 +11,7 @@ mod error;
 mod gpu;
 mod memory;
 mod open;
+mod span;
 
 pub use crate::buffer::Buffer;
 pub use crate::cpu::{CpuDevice, Tier};
@@ -25,3 +26,4 @@ pub use crate::error::DeviceError;
 pub use crate::gpu::{AheadCompiler, KernelSource, ProductShape};
 pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
 pub use crate::open::{DeviceName, open_device, open_limited_device};
+pub use crate::span::{Span, SpanMut};

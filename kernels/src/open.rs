@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use tensor_channel::Transport;
+
 use crate::cpu::CpuDevice;
 use crate::device::Device;
 use crate::error::DeviceError;
@@ -60,6 +62,17 @@ impl fmt::Display for DeviceName {
 }
 
 impl DeviceName {
+    /// The transport by which such devices share memory with those of other processes.
+    #[must_use]
+    pub const fn memory_transport(self) -> Option<Transport> {
+        match self {
+            Self::Cpu => None,
+            Self::Cuda(_) => Some(Transport::CudaIpc),
+            Self::Hip(_) => Some(Transport::HipIpc),
+            Self::Emulated => Some(Transport::EmulatedIpc),
+        }
+    }
+
     /// Whether there is such a device, without taking it. One of AMD's is looked for when it is opened.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! Setting up speculation: does the draft go with the target, and can it be reached?
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use draft_link::{LinkShape, TargetEnd, link_spec};
 use engine::{DraftShape, DrafterLease, EngineHandle};
 use generation::SpeculationMode;
+use kernels::Device;
 use tensor_channel::ChannelError;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -21,13 +23,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) async fn attach(
     engine: &EngineHandle,
     target: &SpeculationDescription,
+    device: &Arc<dyn Device>,
     session: &DraftSession,
 ) -> Result<DrafterLease, SessionError> {
     let vocab_size = engine.description().vocab_size;
     let (link, shape) = check(target, vocab_size, &session.draft)?;
-    let channel = session.channel.clone();
+    let (channel, device) = (session.channel.clone(), Arc::clone(device));
     let connect = move || {
-        let ends = tensor_channel::attach(&channel, link_spec(&link), PATIENCE);
+        let device = device.channel_device();
+        let ends = tensor_channel::attach(&channel, link_spec(&link), PATIENCE, device);
         let ends = ends.map_err(|error| unattached(&error))?;
         TargetEnd::new(ends, link).map_err(|error| SessionError::Mismatch(error.to_string()))
     };

@@ -80,7 +80,7 @@ async fn reach_over(
 }
 
 fn attach(channel: &Descriptor, shape: &LinkShape) -> Result<tensor_channel::Ends, SessionError> {
-    let ends = tensor_channel::attach(channel, link_spec(shape), PATIENCE);
+    let ends = tensor_channel::attach(channel, link_spec(shape), PATIENCE, None);
     ends.map_err(|error| unattached(&error))
 }
 

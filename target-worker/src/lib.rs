@@ -16,7 +16,7 @@ mod stage;
 
 pub use config::{Config, context_length};
 pub use earlier::attach_earlier;
-pub use load::{LoadedStage, devices, load_stage, local_transport};
+pub use load::{LoadedStage, devices, load_stage, transport_between};
 pub use role::run;
 pub use split::{Stage, split};
 pub use stage::run_stage;

@@ -1,13 +1,15 @@
 //! From a model file to a running engine.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use engine::Engine;
 use generation::ModelDescription;
 use gguf::GgufFile;
-use kernels::open_limited_device;
+use kernels::{Device, DeviceName, open_limited_device};
 use models::{LoadProgress, Model, ModelError};
+use tensor_channel::{ChannelDevice, Transport, available, choose};
 use worker_api::{LaterStage, SpeculationDescription, StageDescription};
 
 use crate::config::{Config, context_length};
@@ -49,7 +51,8 @@ pub fn load_stage(
     };
     let sizes = model.config();
     let later = LaterStage {
-        transports: tensor_channel::available(),
+        // Stages pass rows on through the host.
+        transports: available(None),
         file_bytes: file.file_len(),
         num_layers: number("layers", sizes.num_layers)?,
         hidden_size: number("hidden size", sizes.hidden_size)?,
@@ -84,13 +87,21 @@ fn not_loaded(config: &Config, file: &GgufFile, stage: &Stage, error: ModelError
     ))
 }
 
+/// A running engine, and what setting up speculation takes.
+pub(crate) struct Started {
+    pub engine: Engine,
+    pub speculates: SpeculationDescription,
+    /// Of the model's last layers.
+    pub device: Arc<dyn Device>,
+}
+
 /// Starts the engine; `stages` are all there are. Blocks for as long as the first step of each kind takes.
 pub(crate) fn start_engine(
     config: &Config,
     file: &GgufFile,
     mut model: Model,
     stages: &[StageDescription],
-) -> Result<(Engine, SpeculationDescription)> {
+) -> Result<Started> {
     let context_length = context_length(file, config.ctx_size);
     let sizes = config.sizes(context_length)?;
     let draft_nodes = sizes.speculation.max_rows();
@@ -103,14 +114,19 @@ pub(crate) fn start_engine(
         max_sequences: u32::try_from(config.parallel).context("parallel")?,
         device: devices(stages),
     };
+    let device = Arc::clone(model.device());
     let speculates = SpeculationDescription {
         mode: sizes.speculation.mode.name().to_owned(),
         hidden_size: u32::try_from(model.config().hidden_size).context("hidden size")?,
         num_layers: u32::try_from(model.config().num_layers).context("layers")?,
-        transports: tensor_channel::available(),
+        transports: available(device.channel_device().and_then(ChannelDevice::transport)),
     };
     let engine = Engine::start(model, description, sizes).context("starting the engine")?;
-    Ok((engine, speculates))
+    Ok(Started {
+        engine,
+        speculates,
+        device,
+    })
 }
 
 /// The devices of all stages in one line, with their layers where there are several.
@@ -126,11 +142,11 @@ pub fn devices(stages: &[StageDescription]) -> String {
     stages.iter().map(stage).collect::<Vec<_>>().join(", ")
 }
 
-/// How a target worker and a draft worker of this host exchange tensors.
+/// How a target worker on one of two devices of this host and a draft worker on the other would exchange tensors.
 #[must_use]
-pub fn local_transport() -> String {
-    let best = tensor_channel::available().first().map(ToString::to_string);
-    best.unwrap_or_default()
+pub fn transport_between(one: DeviceName, other: DeviceName) -> Option<Transport> {
+    let ways = |device: DeviceName| available(device.memory_transport());
+    choose(&ways(one), &ways(other))
 }
 
 /// `general.name`, or the file's name.

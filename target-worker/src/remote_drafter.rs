@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use draft_link::{LinkError, TargetEnd};
 use engine::{Ask, DraftShape, Drafted, Drafter, DrafterError};
+use models::FeatureRows;
 
 /// A draft at the other end of a link.
 #[derive(Debug)]
@@ -27,9 +28,12 @@ impl Drafter for RemoteDrafter {
         &mut self,
         sequence: u64,
         first_position: usize,
-        rows: &[f32],
+        rows: FeatureRows<'_>,
     ) -> Result<usize, DrafterError> {
-        self.end.feed(sequence, first_position, rows).map_err(gone)
+        let part = |range| rows.slice(range).span();
+        self.end
+            .feed(sequence, first_position, rows.num_rows(), part)
+            .map_err(gone)
     }
 
     fn ask(&mut self, sequence: u64, ask: Ask) -> Result<bool, DrafterError> {

@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use engine::{Engine, EngineHandle};
+use engine::EngineHandle;
 use gguf::GgufFile;
 use models::LoadProgress;
 use proto::target::v1::target_server::TargetServer as Wire;
 use service::{GrpcListener, ServiceError, serve_grpc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use worker_api::{OpenStage, SessionError, SpeculationDescription};
+use worker_api::{OpenStage, SessionError};
 
 use crate::config::Config;
 use crate::earlier::attach_earlier;
-use crate::load::{load_stage, start_engine};
-use crate::server::TargetServer;
+use crate::load::{Started, load_stage, start_engine};
+use crate::server::{Served, TargetServer};
 use crate::split::split;
 
 /// What the engine gets to find out by itself that a stage is gone, and the calls to hear of it.
@@ -49,8 +49,11 @@ pub async fn run(
     ));
     let _stopped = stop.clone().drop_guard();
     let Some(Loaded {
-        engine,
-        speculation,
+        started: Started {
+            engine,
+            speculates,
+            device,
+        },
         mut earlier,
     }) = load(config, file, progress, &server, &shutdown).await?
     else {
@@ -63,10 +66,14 @@ pub async fn run(
         architecture = description.architecture,
         context_length = description.context_length,
         device = description.device,
-        speculation = speculation.mode,
+        speculation = speculates.mode,
         "target worker is ready"
     );
-    server.set_engine(handle.clone(), speculation);
+    server.set_engine(Served {
+        engine: handle.clone(),
+        speculates,
+        device,
+    });
     ready.cancel();
     tokio::select! {
         () = shutdown.cancelled() => {}
@@ -110,8 +117,7 @@ async fn hang_up(stop: &CancellationToken, serving: JoinHandle<Result<(), Servic
 
 /// A worker that can answer.
 struct Loaded {
-    engine: Engine,
-    speculation: SpeculationDescription,
+    started: Started,
     /// Holds the stages before this one.
     earlier: Option<OpenStage>,
 }
@@ -147,12 +153,8 @@ async fn load(
         let starting = tokio::task::spawn_blocking(move || {
             start_engine(&config, &file, loaded.model, &stages)
         });
-        let (engine, speculation) = starting.await.context("starting the engine")??;
-        Ok(Loaded {
-            engine,
-            speculation,
-            earlier,
-        })
+        let started = starting.await.context("starting the engine")??;
+        Ok(Loaded { started, earlier })
     };
     tokio::select! {
         loaded = load => loaded.map(Some),

@@ -1,11 +1,13 @@
 //! The gRPC service: messages in, engine calls out.
 
+use std::fmt;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use engine::{EngineHandle, GenerateStream};
+use kernels::Device;
 use models::LoadProgress;
 use proto::target::v1 as wire;
 use proto::target::v1::target_server::Target;
@@ -20,10 +22,28 @@ use worker_api::{
 
 use crate::attach::{attach, until_lost};
 
+/// What is there once the model is loaded.
+pub(crate) struct Served {
+    pub engine: EngineHandle,
+    pub speculates: SpeculationDescription,
+    pub device: Arc<dyn Device>,
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = self.device.name();
+        f.debug_struct("Served")
+            .field("engine", &self.engine)
+            .field("speculates", &self.speculates)
+            .field("device", &device)
+            .finish()
+    }
+}
+
 /// The service, there from the first moment: until the model is loaded it says how far loading is.
 #[derive(Debug)]
 pub(crate) struct TargetServer {
-    engine: OnceLock<(EngineHandle, SpeculationDescription)>,
+    served: OnceLock<Served>,
     loaded_bytes: AtomicU64,
     total_bytes: AtomicU64,
     /// Lets go of the draft, whose stream would never end by itself.
@@ -33,7 +53,7 @@ pub(crate) struct TargetServer {
 impl TargetServer {
     pub(crate) fn new(stop: CancellationToken) -> Self {
         Self {
-            engine: OnceLock::new(),
+            served: OnceLock::new(),
             loaded_bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
             stop,
@@ -48,17 +68,17 @@ impl TargetServer {
             .store(progress.bytes_total, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_engine(&self, engine: EngineHandle, speculation: SpeculationDescription) {
+    pub(crate) fn set_engine(&self, served: Served) {
         // Called once, by the role.
-        let _first = self.engine.set((engine, speculation));
+        let _first = self.served.set(served);
     }
 
     fn engine(&self) -> Result<&EngineHandle, Status> {
-        Ok(&self.loaded()?.0)
+        Ok(&self.loaded()?.engine)
     }
 
-    fn loaded(&self) -> Result<&(EngineHandle, SpeculationDescription), Status> {
-        self.engine.get().ok_or_else(|| {
+    fn loaded(&self) -> Result<&Served, Status> {
+        self.served.get().ok_or_else(|| {
             let loaded = self.loaded_bytes.load(Ordering::Relaxed);
             let total = self.total_bytes.load(Ordering::Relaxed).max(1);
             Status::unavailable(format!("loading the model, {} %", loaded * 100 / total))
@@ -75,8 +95,8 @@ impl Target for TargetServer {
         &self,
         _request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::ModelDescription>, Status> {
-        let (engine, speculation) = self.loaded()?;
-        let description = description_to_proto(engine.description(), speculation);
+        let served = self.loaded()?;
+        let description = description_to_proto(served.engine.description(), &served.speculates);
         Ok(Response::new(description))
     }
 
@@ -84,10 +104,14 @@ impl Target for TargetServer {
         &self,
         request: Request<wire::AttachRequest>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let (engine, speculation) = self.loaded()?;
+        let Served {
+            engine,
+            speculates,
+            device,
+        } = self.loaded()?;
         let session = request.into_inner().session.unwrap_or_default();
         let session = session_from_proto(session).map_err(|error| session_status(&error))?;
-        let lease = attach(engine, speculation, &session).await;
+        let lease = attach(engine, speculates, device, &session).await;
         let lease = lease.map_err(|error| {
             tracing::debug!(draft = session.draft.name, %error, "draft refused");
             session_status(&error)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use speculative::Proposal;
-use tensor_channel::Ends;
+use tensor_channel::{Ends, Sink};
 
 use crate::error::LinkError;
 use crate::message::{AnswerContent, AnswerTag, Question, Refusal, Request, RequestTag, foreign};
@@ -14,8 +14,6 @@ use crate::shape::{LinkShape, check_spec, link_spec};
 pub struct DraftEnd {
     ends: Ends,
     shape: LinkShape,
-    /// A slot of features, as floats so that it is aligned for them.
-    features: Vec<f32>,
     /// A proposal as it is sent.
     payload: Vec<u8>,
 }
@@ -31,18 +29,21 @@ impl DraftEnd {
         Ok(Self {
             ends,
             shape,
-            features: vec![0.0; spec.inbound.slot_rows * shape.feature_len],
             payload: Vec::with_capacity(spec.outbound.slot_bytes()),
         })
     }
 
-    /// What the target says next; waits at most `patience` for it.
+    /// What the target says next; waits at most `patience` for it. Features go to `landing`, which has room for a slot of
+    /// [`link_spec`]'s inbound channel.
     ///
     /// # Errors
-    /// The target is gone, or said what cannot be.
-    pub fn receive(&mut self, patience: Duration) -> Result<Option<Request<'_>>, LinkError> {
-        let payload = bytemuck::cast_slice_mut(&mut self.features);
-        let Some((tag, len)) = self.ends.receiver.receive(payload, patience)? else {
+    /// The target is gone, or said what cannot be; `landing` is too small, or its device cannot copy.
+    pub fn receive(
+        &mut self,
+        landing: &mut dyn Sink,
+        patience: Duration,
+    ) -> Result<Option<Request>, LinkError> {
+        let Some((tag, len)) = self.ends.receiver.receive_into(landing, patience)? else {
             return Ok(None);
         };
         Ok(Some(match RequestTag::decode(tag)? {
@@ -52,7 +53,7 @@ impl DraftEnd {
             } => Request::Features {
                 sequence,
                 first_position,
-                rows: self.rows(len)?,
+                num_rows: self.rows(len, landing.seen())?,
             },
             RequestTag::Propose(question) => {
                 self.check(&question)?;
@@ -66,17 +67,19 @@ impl DraftEnd {
         }))
     }
 
-    /// Whole rows of numbers, at least one.
-    fn rows(&self, len: usize) -> Result<&[f32], LinkError> {
+    /// Whole rows, at least one, of numbers, as far as they can be `seen`.
+    fn rows(&self, len: usize, seen: Option<&[u8]>) -> Result<usize, LinkError> {
         let row_bytes = self.shape.feature_len * size_of::<f32>();
-        let rows = self.features.get(..len / size_of::<f32>());
-        let rows = rows.filter(|_| len > 0 && len.is_multiple_of(row_bytes));
-        let rows = rows.ok_or_else(|| {
+        if len == 0 || !len.is_multiple_of(row_bytes) {
             let expected = format!("rows of {row_bytes} bytes");
-            foreign("features", "length", len, expected)
-        })?;
-        match rows.iter().find(|feature| !feature.is_finite()) {
-            None => Ok(rows),
+            return Err(foreign("features", "length", len, expected));
+        }
+        let (elements, _) = seen.unwrap_or_default().as_chunks();
+        let mut features = elements[..elements.len().min(len / size_of::<f32>())]
+            .iter()
+            .map(|&bytes| f32::from_ne_bytes(bytes));
+        match features.find(|feature| !feature.is_finite()) {
+            None => Ok(len / row_bytes),
             Some(feature) => Err(foreign("features", "element", feature, "a number")),
         }
     }

@@ -40,16 +40,16 @@ pub struct Question {
 }
 
 /// What a draft is told.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Request<'a> {
-    /// Features of accepted tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Features of accepted tokens, which have landed where the caller said.
     Features {
         /// The sequence.
         sequence: u64,
         /// Position of the first row.
         first_position: usize,
-        /// \[n, feature_len\], all finite.
-        rows: &'a [f32],
+        /// Rows of `feature_len` numbers, at least one. All are finite where this process can look at them.
+        num_rows: usize,
     },
     /// A proposal is wanted.
     Propose(Question),

@@ -1,11 +1,12 @@
 //! The target's side: features and questions out, answers in.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytemuck::AnyBitPattern;
 use speculative::Proposal;
-use tensor_channel::{ChannelError, Ends, Tag};
+use tensor_channel::{ChannelError, Ends, Source, Tag};
 
 use crate::error::LinkError;
 use crate::message::{Answer, AnswerContent, AnswerTag, Ask, Question, RequestTag, foreign};
@@ -13,6 +14,9 @@ use crate::shape::{CANDIDATE_BYTES, LinkShape, check_spec, link_spec};
 
 /// Rounding may lift the logarithm of a probability of one above zero.
 const LOG_PROB_ROUNDING: f32 = 1e-3;
+
+/// The payload of a message that is all tag.
+const NOTHING: &[u8] = &[];
 
 /// The target's side of a link. No call but [`TargetEnd::receive`] waits for the draft.
 #[derive(Debug)]
@@ -45,35 +49,38 @@ impl TargetEnd {
         })
     }
 
-    /// Gives the features `rows` (\[n, feature_len\]) of positions from `first_position` on, and says how many of the
-    /// rows the channel had room for. Never waits.
+    /// Gives the features of `num_rows` positions from `first_position` on, and says how many of the rows the channel had
+    /// room for. `rows` gives some of them, \[n, feature_len\] f32, wherever they lie. Never waits for the draft.
     ///
     /// # Errors
-    /// The draft is gone; rows that are not whole, or positions beyond what a link carries.
-    pub fn feed(
+    /// The draft is gone; rows that are not whole, or positions beyond what a link carries; a device cannot copy.
+    pub fn feed<S: Source>(
         &mut self,
         sequence: u64,
         first_position: usize,
-        rows: &[f32],
+        num_rows: usize,
+        rows: impl Fn(Range<usize>) -> S,
     ) -> Result<usize, LinkError> {
-        let feature_len = self.shape.feature_len;
-        if !rows.len().is_multiple_of(feature_len) {
-            return Err(LinkError::Unsendable {
-                field: "length of features",
-                got: rows.len(),
-                expected: format!("whole rows of {feature_len}"),
-            });
-        }
         let mut taken = 0;
-        for slot in rows.chunks(self.slot_rows * feature_len) {
+        while taken < num_rows {
+            let slot = taken..num_rows.min(taken + self.slot_rows);
             let tag = RequestTag::Features {
                 sequence,
                 first_position: first_position + taken,
             };
-            if !self.send(&tag, bytemuck::cast_slice(slot))? {
+            let payload = rows(slot.clone());
+            let row_bytes = self.shape.feature_len * size_of::<f32>();
+            if payload.bytes() != slot.len() * row_bytes {
+                return Err(LinkError::Unsendable {
+                    field: "bytes of features",
+                    got: payload.bytes(),
+                    expected: format!("{} rows of {row_bytes}", slot.len()),
+                });
+            }
+            if !self.send(&tag, &payload)? {
                 break;
             }
-            taken += slot.len() / feature_len;
+            taken = slot.end;
         }
         Ok(taken)
     }
@@ -102,7 +109,7 @@ impl TargetEnd {
             request,
             ask,
         };
-        if !self.send(&RequestTag::Propose(question), &[])? {
+        if !self.send(&RequestTag::Propose(question), &NOTHING)? {
             return Ok(false);
         }
         self.next_request += 1;
@@ -116,7 +123,7 @@ impl TargetEnd {
     /// The draft is gone.
     pub fn forget(&mut self, sequence: u64) -> Result<bool, LinkError> {
         self.asked.remove(&sequence);
-        self.send(&RequestTag::Forget { sequence }, &[])
+        self.send(&RequestTag::Forget { sequence }, &NOTHING)
     }
 
     /// The next answer to a question that stands, of any sequence; waits at most `patience` for it.
@@ -192,13 +199,13 @@ impl TargetEnd {
     }
 
     /// `false`: no room.
-    fn send(&mut self, tag: &RequestTag, payload: &[u8]) -> Result<bool, LinkError> {
+    fn send(&mut self, tag: &RequestTag, payload: &dyn Source) -> Result<bool, LinkError> {
         let tag = tag.encode().ok_or(LinkError::Unsendable {
             field: "position",
             got: usize::MAX,
             expected: "positions of 32 bits".to_owned(),
         })?;
-        match self.ends.sender.send(tag, payload, Duration::ZERO) {
+        match self.ends.sender.send_from(tag, payload, Duration::ZERO) {
             Ok(()) => Ok(true),
             Err(ChannelError::Full { .. }) => Ok(false),
             Err(error) => Err(error.into()),

@@ -5,6 +5,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use models::FeatureRows;
 use speculative::Proposal;
 
 /// What a draft wants to see and can say.
@@ -54,7 +55,7 @@ pub trait Drafter: Debug + Send {
     /// What it wants to see and can say.
     fn shape(&self) -> &DraftShape;
 
-    /// Gives the features \[n, taps * E\] of the accepted positions from `first_position` on. Positions that do not
+    /// Gives the features, rows of taps * E values, of the accepted positions from `first_position` on. Positions that do not
     /// continue what it has make it begin a new context there. How many rows were taken: fewer where it is behind.
     /// Never blocks.
     ///
@@ -64,7 +65,7 @@ pub trait Drafter: Debug + Send {
         &mut self,
         sequence: u64,
         first_position: usize,
-        rows: &[f32],
+        rows: FeatureRows<'_>,
     ) -> Result<usize, DrafterError>;
 
     /// Asks for a proposal. `false`: there is no room now. Never blocks.

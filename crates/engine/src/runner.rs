@@ -310,7 +310,7 @@ impl Runner {
             .running
             .extract_if(.., |sequence| sequence.ending().is_some())
             .collect();
-        for sequence in ended {
+        for mut sequence in ended {
             if let Err(error) = self.model.free_sequence(sequence.place.id)
                 && self.gone.is_none()
             {
@@ -320,7 +320,7 @@ impl Runner {
             if let Some(shadows) = &mut self.shadows {
                 shadows.free(&mut self.model, &sequence);
             }
-            self.speculator.forget(&sequence);
+            self.speculator.forget(&mut sequence);
             self.promised_pages -= sequence.place.pages;
             self.shared.leave();
             match sequence.ending() {

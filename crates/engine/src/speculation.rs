@@ -4,15 +4,18 @@
 
 mod drafting;
 mod features;
+mod feeding;
 
 use std::time::{Duration, Instant};
 
 use generation::{SpeculationConfig, SpeculationMode};
-use models::Model;
+use models::FeatureBlock;
 use speculative::{DraftTree, Planner, RoundOutcome};
 
 use drafting::us;
 pub(crate) use drafting::{Drafting, Round, ms};
+use features::FeatureTail;
+use feeding::feed;
 
 use crate::counters::SpeculationCounters;
 use crate::drafter::{Ask, Drafted, DrafterError};
@@ -39,6 +42,8 @@ pub(crate) struct Speculator {
     hidden_size: usize,
     vocab_size: usize,
     next_id: u64,
+    /// Memory of sequences that have ended.
+    spare: Vec<FeatureBlock>,
 }
 
 /// A draft that is there.
@@ -64,6 +69,7 @@ impl Speculator {
             hidden_size,
             vocab_size,
             next_id: 0,
+            spare: Vec::new(),
         }
     }
 
@@ -279,21 +285,6 @@ impl Speculator {
             .collect()
     }
 
-    /// Keeps the features of a sequence's accepted rows, the first of which is of `position`.
-    pub fn keep_features(
-        &self,
-        sequence: &mut Sequence,
-        model: &mut Model,
-        position: usize,
-        rows: impl Iterator<Item = usize>,
-    ) {
-        // A sequence that takes no draft needs none kept.
-        if !self.capture_layers.is_empty() && sequence.drafting.max_nodes > 0 {
-            let features = model.features(rows);
-            sequence.drafting.keep(&features, position, self.row_len);
-        }
-    }
-
     /// A step of `rows` rows and nothing but decoding in it took this long.
     pub fn note_step(&mut self, rows: usize, time: Duration) {
         self.planner.note_step(rows, ms(time));
@@ -357,9 +348,8 @@ impl Speculator {
             let Some(tail) = drafting.tail.as_ref().filter(|tail| tail.end() == position) else {
                 continue;
             };
-            let (first, rows) = tail.since(drafting.fed_to);
-            is_usual &= position - first <= USUAL_ROWS;
-            drafting.fed_to = first + drafter.feed(drafting.id, first, rows)?;
+            is_usual &= position - tail.since(drafting.fed_to).0 <= USUAL_ROWS;
+            drafting.fed_to = feed(&mut **drafter, drafting.id, tail, drafting.fed_to)?;
             let shape = drafter.shape();
             let ask = Ask {
                 anchor,
@@ -377,8 +367,10 @@ impl Speculator {
     }
 
     /// A sequence has ended.
-    pub fn forget(&mut self, sequence: &Sequence) {
+    pub fn forget(&mut self, sequence: &mut Sequence) {
         self.planner.end_text(&sequence.drafting.text);
+        let tail = sequence.drafting.tail.take();
+        self.spare.extend(tail.map(FeatureTail::into_block));
         if let Some(draft) = &mut self.draft
             && sequence.drafting.fed_to > 0
         {

@@ -22,6 +22,7 @@ use crate::attention::Rope;
 use crate::batch::Output;
 use crate::delta_net::RecurrentRows;
 use crate::error::ModelError;
+use crate::features::FeatureBlock;
 use crate::hparams::{LayerKind, ModelConfig};
 use crate::memory::{HEAD_ROWS, next_instance};
 use crate::plan::Plan;
@@ -142,6 +143,17 @@ impl Decoder {
         let mut values = vec![0.0; rows * config.hidden_size];
         device.read(&self.scratch.h, 0, &mut values);
         values
+    }
+
+    /// Copies features of rows of the last batch to `to_row` of a block and after.
+    pub(crate) fn copy_features(
+        &mut self,
+        device: &dyn Device,
+        rows: &[usize],
+        to: &mut FeatureBlock,
+        to_row: usize,
+    ) {
+        self.features.copy(device, rows, to, to_row);
     }
 
     /// Makes the buffers that a commit replays from.

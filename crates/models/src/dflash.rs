@@ -25,14 +25,16 @@ pub use load::{draft_memory_need, load_draft};
 pub use names::DraftDialect;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::{Device, PAGE_TOKENS, Segment};
+use kernels::{Buffer, Device, PAGE_TOKENS, Segment};
 use kv_cache::{Cache, SequenceId};
 use speculative::Proposal;
 
 use crate::dflash::graph::Graph;
 use crate::error::ModelError;
+use crate::features::{FeatureBlock, FeatureRows};
 use crate::memory::WARM_UP_ROWS;
 
 /// Far beyond any context; bounds what a peer can ask for.
@@ -153,9 +155,52 @@ impl DraftModel {
                 got: features.len(),
             });
         }
-        let skipped = self.make_room(id, features.len() / row_len)?;
-        for rows in features[skipped * row_len..].chunks(self.max_rows * row_len) {
-            let num_rows = rows.len() / row_len;
+        self.append_with(id, features.len() / row_len, |device, rows, to| {
+            device.write(to, 0, &features[rows.start * row_len..rows.end * row_len]);
+        })
+    }
+
+    /// [`DraftModel::append`] of rows that lie on the device already.
+    ///
+    /// # Errors
+    /// The sequence does not exist, or the features are no rows of the model's.
+    pub fn append_rows(
+        &mut self,
+        id: SequenceId,
+        features: FeatureRows<'_>,
+    ) -> Result<(), ModelError> {
+        let row_len = self.config.feature_len();
+        if features.row_len() != row_len {
+            return Err(ModelError::FeatureLen {
+                row_len,
+                got: features.row_len(),
+            });
+        }
+        self.append_with(id, features.num_rows(), |_, rows, to| {
+            to.copy_from(0, features.slice(rows).span());
+        })
+    }
+
+    /// Room on the device for features of `num_rows` positions.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn feature_block(&self, num_rows: usize) -> Result<FeatureBlock, ModelError> {
+        FeatureBlock::new(self.device.as_ref(), num_rows, self.config.feature_len())
+    }
+
+    /// Appends `num_rows` positions; `fill` puts some of their features into the graph's buffer.
+    fn append_with(
+        &mut self,
+        id: SequenceId,
+        num_rows: usize,
+        fill: impl Fn(&dyn Device, Range<usize>, &mut Buffer),
+    ) -> Result<(), ModelError> {
+        let mut next = self.make_room(id, num_rows)?;
+        while next < num_rows {
+            let rows = next..num_rows.min(next + self.max_rows);
+            next = rows.end;
+            let num_rows = rows.len();
             self.cache.reserve(id, num_rows)?;
             let parents = chain(num_rows);
             let segment = self.segment(id, 0, &parents)?;
@@ -164,13 +209,10 @@ impl DraftModel {
                 pages: &pages,
                 ..segment
             };
-            self.graph.append(
-                self.device.as_ref(),
-                &self.config,
-                &mut self.cache,
-                &segment,
-                rows,
-            );
+            let device = self.device.as_ref();
+            fill(device, rows, self.graph.features_mut());
+            self.graph
+                .append(device, &self.config, &mut self.cache, &segment);
             self.cache.advance(id, num_rows)?;
         }
         Ok(())

@@ -14,6 +14,7 @@ mod delta_net;
 mod dense;
 mod dflash;
 mod error;
+mod features;
 mod hparams;
 mod load;
 mod memory;
@@ -30,6 +31,7 @@ pub use dflash::{
     draft_memory_need, load_draft,
 };
 pub use error::ModelError;
+pub use features::{FeatureBlock, FeatureRows};
 pub use hparams::{Architecture, LayerKind, ModelConfig};
 pub use kernels::{KvType, PAGE_TOKENS};
 pub use kv_cache::{SequenceId, Snapshot};

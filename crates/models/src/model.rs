@@ -10,6 +10,7 @@ use kv_cache::{Cache, SequenceId, Snapshot};
 use crate::batch::{Batch, BatchSegment, LogitsWanted, Output};
 use crate::decoder::{Commit, Decoder, Pass};
 use crate::error::ModelError;
+use crate::features::FeatureBlock;
 use crate::hparams::ModelConfig;
 use crate::memory::WARM_UP_ROWS;
 use crate::plan::Plan;
@@ -320,6 +321,38 @@ impl Model {
         let features = self.features(0..rows);
         self.device.finish()?;
         Ok(StageOutput { hidden, features })
+    }
+
+    /// Room on the device for what is captured of `num_rows` tokens, rows of `row_len` values.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn feature_block(
+        &self,
+        num_rows: usize,
+        row_len: usize,
+    ) -> Result<FeatureBlock, ModelError> {
+        FeatureBlock::new(self.device.as_ref(), num_rows, row_len)
+    }
+
+    /// Copies what [`Model::features`] gives to `to_row` of a block and after, on the device.
+    ///
+    /// # Panics
+    /// There is no room.
+    pub fn copy_features(&mut self, rows: &[usize], to: &mut FeatureBlock, to_row: usize) {
+        let device = self.device.as_ref();
+        if self.captured.iter().all(|layer| *layer >= self.stage.start) {
+            return self.decoder.copy_features(device, rows, to, to_row);
+        }
+        // What earlier stages captured is on the host.
+        let values = self.features(rows.iter().copied());
+        to.write(self.device.as_ref(), to_row, &values);
+    }
+
+    /// The device of the model's own layers.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
     }
 
     /// Makes the nodes of `path` (root first, may be empty) of the segment verified last part of its sequence.

@@ -52,10 +52,10 @@ fn ends(shape: &LinkShape, transport: Transport) -> (Ends, Ends) {
         tcp_bind: "127.0.0.1:0".to_owned(),
         tcp_host: None,
     };
-    let offer = offer(transport, link_spec(shape), &options).unwrap();
+    let offer = offer(transport, link_spec(shape), &options, None).unwrap();
     let descriptor = offer.descriptor().clone();
     let accepting = thread::spawn(move || offer.accept(PATIENCE).unwrap());
-    let later = attach(&descriptor, link_spec(shape), PATIENCE).unwrap();
+    let later = attach(&descriptor, link_spec(shape), PATIENCE, None).unwrap();
     (accepting.join().unwrap(), later)
 }
 

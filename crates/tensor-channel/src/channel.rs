@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::error::ChannelError;
+use crate::payload::{MemoryHandle, Sink, Source};
+use crate::transport::Transport;
 
 /// Type of the elements of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +79,15 @@ pub struct Tag(pub [u64; 4]);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Descriptor {
     /// Segments by name.
-    Shm {
-        /// Segment of [`LinkSpec::inbound`].
-        inbound: String,
-        /// Segment of [`LinkSpec::outbound`].
-        outbound: String,
-        /// What their headers must say; another number is another link's.
-        generation: u64,
+    Shm(Segments),
+    /// Segments by name, and the payloads of [`LinkSpec::inbound`] in memory of a device of the offering side.
+    Device {
+        /// Whose devices.
+        transport: Transport,
+        /// The segments.
+        segments: Segments,
+        /// How the memory is opened.
+        memory: MemoryHandle,
     },
     /// A listening socket.
     Tcp {
@@ -92,6 +96,29 @@ pub enum Descriptor {
         /// What the connecting side must say first.
         secret: [u8; 16],
     },
+}
+
+/// The shared memory of an offered link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segments {
+    /// Name of the segment of [`LinkSpec::inbound`].
+    pub inbound: String,
+    /// Name of the segment of [`LinkSpec::outbound`].
+    pub outbound: String,
+    /// What their headers must say; another number is another link's.
+    pub generation: u64,
+}
+
+impl Descriptor {
+    /// The way that it leads.
+    #[must_use]
+    pub const fn transport(&self) -> Transport {
+        match self {
+            Self::Shm(_) => Transport::Shm,
+            Self::Device { transport, .. } => *transport,
+            Self::Tcp { .. } => Transport::Tcp,
+        }
+    }
 }
 
 /// Puts tensors in. Dropping it tells the reader.
@@ -104,8 +131,21 @@ pub trait TensorSender: Debug + Send {
     ///
     /// # Errors
     /// [`ChannelError::Full`] where no slot became free, and nothing was sent; the peer is gone, or the channel
-    /// damaged; `payload` is not whole rows or too long.
-    fn send(&mut self, tag: Tag, payload: &[u8], patience: Duration) -> Result<(), ChannelError>;
+    /// damaged; `payload` is not whole rows or too long, or its device cannot copy it.
+    fn send_from(
+        &mut self,
+        tag: Tag,
+        payload: &dyn Source,
+        patience: Duration,
+    ) -> Result<(), ChannelError>;
+
+    /// [`TensorSender::send_from`] of bytes.
+    ///
+    /// # Errors
+    /// As there.
+    fn send(&mut self, tag: Tag, payload: &[u8], patience: Duration) -> Result<(), ChannelError> {
+        self.send_from(tag, &payload, patience)
+    }
 }
 
 /// Takes tensors out. Dropping it tells the writer.
@@ -117,12 +157,25 @@ pub trait TensorReceiver: Debug + Send {
     /// bytes; waits at most `patience` for it. `None`: nothing came. This is the only copy on this side.
     ///
     /// # Errors
-    /// The peer is gone and everything that it sent was received; the channel is damaged; `payload` is too short.
-    fn receive(
+    /// The peer is gone and everything that it sent was received; the channel is damaged; `payload` is too short, or its
+    /// device cannot copy it.
+    fn receive_into(
         &mut self,
-        payload: &mut [u8],
+        payload: &mut dyn Sink,
         patience: Duration,
     ) -> Result<Option<(Tag, usize)>, ChannelError>;
+
+    /// [`TensorReceiver::receive_into`] bytes.
+    ///
+    /// # Errors
+    /// As there.
+    fn receive(
+        &mut self,
+        mut payload: &mut [u8],
+        patience: Duration,
+    ) -> Result<Option<(Tag, usize)>, ChannelError> {
+        self.receive_into(&mut payload, patience)
+    }
 }
 
 /// One side of a link.

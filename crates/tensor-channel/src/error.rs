@@ -1,5 +1,6 @@
 //! Why a channel does not carry on.
 
+use crate::payload::MemoryError;
 use crate::transport::Transport;
 
 /// Why a channel does not carry on. Named by what the caller can do about it.
@@ -51,8 +52,11 @@ pub enum ChannelError {
         /// Which one.
         transport: Transport,
         /// What is missing.
-        why: &'static str,
+        why: String,
     },
+    /// A device could not copy a payload; nothing was sent or taken.
+    #[error("a payload could not be copied: {0}")]
+    Device(#[from] MemoryError),
     /// The system refuses a segment, a socket or a mapping.
     #[error("{what}")]
     Io {

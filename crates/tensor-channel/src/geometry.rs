@@ -9,7 +9,20 @@ pub(crate) struct Geometry {
     spec: ChannelSpec,
     row_bytes: usize,
     slot_bytes: usize,
+    payloads_at: PayloadsAt,
 }
+
+/// Where the payloads of the slots lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PayloadsAt {
+    /// Beside the slots' words.
+    Segment,
+    /// In memory of a device.
+    Device,
+}
+
+/// Slots in device memory begin at multiples of this, as allocations do.
+const DEVICE_ALIGN: usize = 256;
 
 impl Geometry {
     /// # Errors
@@ -39,7 +52,30 @@ impl Geometry {
             spec,
             row_bytes,
             slot_bytes,
+            payloads_at: PayloadsAt::Segment,
         })
+    }
+
+    /// The same with payloads in memory of a device.
+    pub(crate) fn on_device(self) -> Self {
+        Self {
+            payloads_at: PayloadsAt::Device,
+            ..self
+        }
+    }
+
+    pub(crate) const fn payloads_at(&self) -> PayloadsAt {
+        self.payloads_at
+    }
+
+    /// Bytes from one slot to the next in device memory.
+    pub(crate) const fn device_stride(&self) -> usize {
+        self.slot_bytes.next_multiple_of(DEVICE_ALIGN)
+    }
+
+    /// Bytes of device memory that the slots take.
+    pub(crate) const fn device_bytes(&self) -> usize {
+        self.spec.slots * self.device_stride()
     }
 
     pub(crate) const fn spec(&self) -> ChannelSpec {

@@ -1,4 +1,5 @@
-//! Tensors between processes: a bounded ring with one writer and one reader, over shared memory or TCP.
+//! Tensors between processes: a bounded ring with one writer and one reader, over shared memory or TCP. What a device
+//! computes may go from its memory into a slot and out of one into that of another: see [`ChannelDevice`].
 //!
 //! A link is two channels, one each way. One side offers it and hands the [`Descriptor`] to the other, which
 //! attaches. After that nothing else is asked of anyone: both ends see within 100 ms when the other's process ended, and
@@ -10,6 +11,7 @@
 mod channel;
 mod error;
 mod geometry;
+mod payload;
 mod sync;
 mod transport;
 
@@ -36,11 +38,16 @@ mod shm;
 mod tcp;
 
 pub use channel::{
-    ChannelSpec, Descriptor, ElementType, Ends, LinkSpec, Tag, TensorReceiver, TensorSender,
+    ChannelSpec, Descriptor, ElementType, Ends, LinkSpec, Segments, Tag, TensorReceiver,
+    TensorSender,
 };
 pub use error::ChannelError;
 #[cfg(not(loom))]
 pub use link::{Offer, OfferOptions, attach, available, choose, offer};
+pub use payload::{
+    ChannelDevice, HostBytes, MemoryError, MemoryHandle, Place, Registered, Sink, SlotMemory,
+    Source,
+};
 #[cfg(not(loom))]
 pub use shm::remove_left_behind;
 #[cfg(not(loom))]

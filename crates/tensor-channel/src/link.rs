@@ -5,15 +5,17 @@ use std::time::Duration;
 use crate::channel::{Descriptor, Ends, LinkSpec};
 use crate::deadline::Deadline;
 use crate::error::ChannelError;
+use crate::payload::ChannelDevice;
 use crate::shm::{self, ShmOffer};
 use crate::tcp::{self, TcpOffer};
 use crate::transport::Transport;
 
-/// The transports that this machine and build have, the best one first.
+/// The transports that this machine has, the best one first, for a process whose device shares memory by `device_memory`.
 #[must_use]
-pub fn available() -> Vec<Transport> {
+pub fn available(device_memory: Option<Transport>) -> Vec<Transport> {
     let mut transports = Vec::new();
     if shm::is_available() {
+        transports.extend(device_memory);
         transports.push(Transport::Shm);
     }
     transports.push(Transport::Tcp);
@@ -74,7 +76,8 @@ impl Offer {
     }
 }
 
-/// Offers a link. Hand the [`Offer::descriptor`] to the peer, then [`Offer::accept`].
+/// Offers a link. Hand the [`Offer::descriptor`] to the peer, then [`Offer::accept`]. What comes in is received into
+/// memory of `device`, if there is one.
 ///
 /// # Errors
 /// [`ChannelError::Unavailable`]: not with this transport; [`ChannelError::Invalid`]: an impossible size or name;
@@ -83,18 +86,17 @@ pub fn offer(
     transport: Transport,
     link: LinkSpec,
     options: &OfferOptions,
+    device: Option<&dyn ChannelDevice>,
 ) -> Result<Offer, ChannelError> {
+    let instance = &options.instance;
     let kind = match transport {
-        Transport::Shm => Kind::Shm(ShmOffer::new(link, &options.instance)?),
+        Transport::Shm => Kind::Shm(ShmOffer::new(link, instance, device)?),
         Transport::Tcp => {
             let host = options.tcp_host.as_deref();
             Kind::Tcp(TcpOffer::new(link, &options.tcp_bind, host)?)
         }
-        Transport::CudaIpc | Transport::HipIpc => {
-            return Err(ChannelError::Unavailable {
-                transport,
-                why: "this build shares no device memory",
-            });
+        Transport::CudaIpc | Transport::HipIpc | Transport::EmulatedIpc => {
+            Kind::Shm(ShmOffer::on_device(transport, link, instance, device)?)
         }
     };
     Ok(Offer(kind))
@@ -102,22 +104,26 @@ pub fn offer(
 
 /// Attaches to an offered link; waits at most `patience` for the other side, once the system knows the host's address.
 /// `link` is what this side expects, named as
-/// the offering side names it: this side sends into `inbound` and receives from `outbound`.
+/// the offering side names it: this side sends into `inbound`, from memory of `device` if there is one, and receives from
+/// `outbound`.
 ///
 /// # Errors
 /// [`ChannelError::Damaged`]: the link is not what `link` says; [`ChannelError::Io`]: it is not there;
-/// [`ChannelError::PeerGone`]: the other side hung up or did not answer in time.
+/// [`ChannelError::Unavailable`]: it leads to memory that this device does not reach; [`ChannelError::PeerGone`]: the
+/// other side hung up or did not answer in time.
 pub fn attach(
     descriptor: &Descriptor,
     link: LinkSpec,
     patience: Duration,
+    device: Option<&dyn ChannelDevice>,
 ) -> Result<Ends, ChannelError> {
     match descriptor {
-        Descriptor::Shm {
-            inbound,
-            outbound,
-            generation,
-        } => shm::attach(inbound, outbound, *generation, link),
+        Descriptor::Shm(segments) => shm::attach(segments, link, device),
+        Descriptor::Device {
+            transport,
+            segments,
+            memory,
+        } => shm::attach_on_device(*transport, segments, memory, link, device),
         Descriptor::Tcp { address, secret } => {
             tcp::attach(address, secret, link, Deadline::after(patience))
         }

@@ -9,6 +9,8 @@ pub enum Transport {
     CudaIpc,
     /// The same with HIP.
     HipIpc,
+    /// The same with GPUs emulated on the host, for tests.
+    EmulatedIpc,
     /// POSIX shared memory.
     Shm,
     /// A framed stream.
@@ -20,6 +22,7 @@ impl Display for Transport {
         f.pad(match self {
             Self::CudaIpc => "cuda-ipc",
             Self::HipIpc => "hip-ipc",
+            Self::EmulatedIpc => "emulated-ipc",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
         })

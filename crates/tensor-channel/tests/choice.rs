@@ -23,7 +23,10 @@ fn the_best_common_transport_is_chosen() {
 
 #[test]
 fn this_machine_has_shared_memory_and_tcp() {
-    assert_eq!(available(), [Transport::Shm, Transport::Tcp]);
+    assert_eq!(available(None), [Transport::Shm, Transport::Tcp]);
+    let device = available(Some(Transport::HipIpc));
+    assert_eq!(device[0], Transport::HipIpc);
+    assert_eq!(device[1..], available(None));
 }
 
 #[test]
@@ -34,7 +37,7 @@ fn what_cannot_be_offered_is_named() {
         tcp_host: None,
     };
     let fine = options(instance("choice"));
-    let error = offer(Transport::CudaIpc, LINK, &fine).unwrap_err();
+    let error = offer(Transport::CudaIpc, LINK, &fine, None).unwrap_err();
     assert!(
         matches!(
             error,
@@ -45,10 +48,10 @@ fn what_cannot_be_offered_is_named() {
         ),
         "{error}"
     );
-    let error = offer(Transport::Tcp, LINK, &fine).unwrap_err();
+    let error = offer(Transport::Tcp, LINK, &fine, None).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");
     for name in ["", "../x", "a/b", "a b", &"x".repeat(101)] {
-        let error = offer(Transport::Shm, LINK, &options(name.to_owned())).unwrap_err();
+        let error = offer(Transport::Shm, LINK, &options(name.to_owned()), None).unwrap_err();
         assert!(
             matches!(
                 error,

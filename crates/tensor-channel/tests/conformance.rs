@@ -253,7 +253,7 @@ fn offer_survives(transport: Transport, tries: impl Fn(&Descriptor) + Send) {
     thread::scope(|scope| {
         let accepting = scope.spawn(|| offer.accept(WATCHDOG));
         tries(&descriptor);
-        let mut theirs = attach(&descriptor, LINK, WATCHDOG).unwrap();
+        let mut theirs = attach(&descriptor, LINK, WATCHDOG, None).unwrap();
         let mut ours = accepting.join().unwrap().unwrap();
         let (tag, payload) = message(LINK.inbound, 3);
         theirs.sender.send(tag, &payload, WATCHDOG).unwrap();
@@ -264,7 +264,7 @@ fn offer_survives(transport: Transport, tries: impl Fn(&Descriptor) + Send) {
 fn other_channels_are_refused_and_the_offer_stands(transport: Transport) {
     offer_survives(transport, |descriptor| {
         for (name, link) in other_links() {
-            let error = attach(descriptor, link, WATCHDOG).unwrap_err();
+            let error = attach(descriptor, link, WATCHDOG, None).unwrap_err();
             let ChannelError::Damaged { field, .. } = error else {
                 panic!("{name}: {error}");
             };
@@ -277,10 +277,11 @@ fn an_impostor_is_refused_and_the_offer_stands(transport: Transport) {
     offer_survives(transport, |descriptor| {
         let mut other = descriptor.clone();
         match &mut other {
-            Descriptor::Shm { generation, .. } => *generation ^= 1,
+            Descriptor::Shm(segments) => segments.generation ^= 1,
+            Descriptor::Device { .. } => panic!("no device here"),
             Descriptor::Tcp { secret, .. } => secret[15] ^= 1,
         }
-        let error = attach(&other, LINK, WATCHDOG).unwrap_err();
+        let error = attach(&other, LINK, WATCHDOG, None).unwrap_err();
         assert!(
             matches!(
                 error,
@@ -298,7 +299,7 @@ fn an_offer_is_taken_once(transport: Transport) {
     let offer = offered(transport, LINK);
     let descriptor = offer.descriptor().clone();
     let _both = joined(offer, LINK);
-    let error = attach(&descriptor, LINK, WATCHDOG).unwrap_err();
+    let error = attach(&descriptor, LINK, WATCHDOG, None).unwrap_err();
     assert!(matches!(error, ChannelError::Io { .. }), "{error}");
 }
 
@@ -328,7 +329,7 @@ fn impossible_sizes_are_refused(transport: Transport) {
             "slots" => link.inbound.slots = size,
             _ => (link.inbound.row_len, link.inbound.slots) = (size, size),
         }
-        let error = tensor_channel::offer(transport, link, &options).unwrap_err();
+        let error = tensor_channel::offer(transport, link, &options, None).unwrap_err();
         assert!(
             matches!(error, ChannelError::Invalid { .. }),
             "{field}: {error}"

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use pair::{LINK, WATCHDOG, joined, message, offered};
 use raw::Raw;
 use tensor_channel::{
-    ChannelError, ChannelSpec, Descriptor, Ends, Tag, TensorReceiver, TensorSender, Transport,
-    attach,
+    ChannelError, ChannelSpec, Descriptor, Ends, Segments, Tag, TensorReceiver, TensorSender,
+    Transport, attach,
 };
 
 // Where the fields lie; the crate asserts the same at compile time.
@@ -25,6 +25,7 @@ const GENERATION: usize = 16;
 const ROW_LEN: usize = 24;
 const SLOT_ROWS: usize = 32;
 const SLOTS: usize = 40;
+const PAYLOADS_AT: usize = 48;
 const WRITTEN: usize = 128;
 const READ: usize = 256;
 const HEADER_BYTES: usize = 896;
@@ -34,7 +35,7 @@ const SLOT_BYTES: usize = 8;
 /// Both sides of a link, and the hostile view of the segment from the first to the second.
 fn exposed() -> (Ends, Ends, Raw) {
     let offer = offered(Transport::Shm, LINK);
-    let Descriptor::Shm { outbound, .. } = offer.descriptor() else {
+    let Descriptor::Shm(Segments { outbound, .. }) = offer.descriptor() else {
         panic!("not a segment");
     };
     let raw = Raw::open(outbound);
@@ -68,16 +69,17 @@ fn every_field_that_says_what_a_segment_is_is_checked() {
         (ROW_LEN, "row_len"),
         (SLOT_ROWS, "slot_rows"),
         (SLOTS, "slots"),
+        (PAYLOADS_AT, "place of payloads"),
     ];
     for (offset, name) in rows {
         let offer = offered(Transport::Shm, LINK);
-        let Descriptor::Shm { inbound, .. } = offer.descriptor() else {
+        let Descriptor::Shm(Segments { inbound, .. }) = offer.descriptor() else {
             panic!("not a segment");
         };
         let word = offset / 4;
         let raw = Raw::open(inbound);
         raw.word(word).fetch_xor(0x10, Ordering::SeqCst);
-        let error = attach(offer.descriptor(), LINK, WATCHDOG).unwrap_err();
+        let error = attach(offer.descriptor(), LINK, WATCHDOG, None).unwrap_err();
         assert!(
             matches!(error, ChannelError::Damaged { field, .. } if field == name),
             "{name}: {error}"
@@ -90,13 +92,13 @@ fn segments_of_another_size_are_refused() {
     // Never nothing: this process's own side of the offer still touches the first page.
     for bytes in [1, HEADER_BYTES as u64 - 1, HEADER_BYTES as u64, 1 << 20] {
         let offer = offered(Transport::Shm, LINK);
-        let Descriptor::Shm { inbound, .. } = offer.descriptor() else {
+        let Descriptor::Shm(Segments { inbound, .. }) = offer.descriptor() else {
             panic!("not a segment");
         };
         let path = format!("/dev/shm/{inbound}");
         let file = File::options().write(true).open(path).unwrap();
         file.set_len(bytes).unwrap();
-        let result = attach(offer.descriptor(), LINK, WATCHDOG);
+        let result = attach(offer.descriptor(), LINK, WATCHDOG, None);
         assert_damaged(result, "segment bytes");
     }
 }

@@ -199,7 +199,7 @@ fn a_host_to_advertise_stands_in_the_descriptor() {
             tcp_bind: "127.0.0.1:0".to_owned(),
             tcp_host: Some(host.to_owned()),
         };
-        let offer = tensor_channel::offer(Transport::Tcp, LINK, &options).unwrap();
+        let offer = tensor_channel::offer(Transport::Tcp, LINK, &options, None).unwrap();
         let (address, _) = address(&offer);
         assert!(address.starts_with(expected), "{address}");
     }

@@ -39,7 +39,7 @@ fn peer() {
 
 /// Attaches, sends two messages and waits.
 fn idle(descriptor: &[String]) {
-    let mut ends = attach(&peer::read(descriptor), LINK, WATCHDOG).unwrap();
+    let mut ends = attach(&peer::read(descriptor), LINK, WATCHDOG, None).unwrap();
     for number in 0..2 {
         let (tag, payload) = message(LINK.inbound, number);
         ends.sender.send(tag, &payload, WATCHDOG).unwrap();
@@ -56,7 +56,7 @@ fn echo(descriptor: &[String]) {
     };
     let before = open();
     {
-        let mut ends = attach(&peer::read(descriptor), LINK, WATCHDOG).unwrap();
+        let mut ends = attach(&peer::read(descriptor), LINK, WATCHDOG, None).unwrap();
         let mut room = vec![0; LINK.outbound.slot_bytes()];
         loop {
             match ends.receiver.receive(&mut room, WATCHDOG) {
@@ -80,7 +80,7 @@ fn only_offer(instance: &str) {
         tcp_bind: String::new(),
         tcp_host: None,
     };
-    let _offer = offer(Transport::Shm, LINK, &options).unwrap();
+    let _offer = offer(Transport::Shm, LINK, &options, None).unwrap();
     peer::say("offered");
     peer::wait_for_end();
 }
@@ -117,13 +117,10 @@ fn linked_across_namespaces() -> (Ends, Peer) {
     // Where the peer says that its lock is a sign of life; it takes it at a beat after ours is given up.
     const LOCKED: usize = 640 + 24;
     let offer = offered(Transport::Shm, LINK);
-    let Descriptor::Shm {
-        inbound, outbound, ..
-    } = offer.descriptor()
-    else {
+    let Descriptor::Shm(segments) = offer.descriptor() else {
         panic!("not a segment");
     };
-    let (inbound, outbound) = (Raw::open(inbound), Raw::open(outbound));
+    let (inbound, outbound) = (Raw::open(&segments.inbound), Raw::open(&segments.outbound));
     let mut peer = Peer::start(&format!("idle {}", peer::write(offer.descriptor())));
     assert_eq!(peer.hear(), "attached");
     inbound.write(WRITER, 1);
@@ -275,7 +272,7 @@ fn segments_of_the_dead_are_removed_and_those_of_the_living_stay() {
         tcp_bind: String::new(),
         tcp_host: None,
     };
-    let offer = offer(Transport::Shm, LINK, &options).unwrap();
+    let offer = offer(Transport::Shm, LINK, &options, None).unwrap();
     killed.kill();
     drop(killed);
     let left = segments(&dead);
@@ -298,7 +295,7 @@ fn normal_use_leaves_nothing(transport: Transport) {
         tcp_bind: "127.0.0.1:0".to_owned(),
         tcp_host: None,
     };
-    let offer = offer(transport, LINK, &options).unwrap();
+    let offer = offer(transport, LINK, &options, None).unwrap();
     let peer = Peer::start(&format!("echo {}", peer::write(offer.descriptor())));
     let mut ends = offer.accept(WATCHDOG).unwrap();
     assert_eq!(

@@ -53,10 +53,7 @@ impl DraftSession {
     /// The way that the channel goes.
     #[must_use]
     pub fn transport(&self) -> Transport {
-        match self.channel {
-            Descriptor::Shm { .. } => Transport::Shm,
-            Descriptor::Tcp { .. } => Transport::Tcp,
-        }
+        self.channel.transport()
     }
 }
 

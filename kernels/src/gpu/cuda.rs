@@ -4,6 +4,7 @@ mod call;
 mod context;
 mod facts;
 mod report;
+mod sharing;
 mod staging;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
 use crate::gpu::cuda::call::{check, is_ok, refused, words};
 use crate::gpu::cuda::context::Context;
+use crate::gpu::cuda::sharing::OpenedMemory;
 use crate::gpu::cuda::staging::Staging;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
 use crate::gpu::nvrtc::Nvrtc;
@@ -46,8 +48,9 @@ pub(crate) struct Cuda {
 #[derive(Debug)]
 struct State {
     staging: Staging,
-    /// Begin and end of pinned allocations.
+    /// Begin and end of pinned host memory.
     pinned: Vec<(u64, u64)>,
+    opened: OpenedMemory,
     /// What cannot be recorded and was asked for all the same.
     not_recordable: Option<&'static str>,
     /// Memory given back during a recording.
@@ -77,6 +80,7 @@ impl Cuda {
         let state = Mutex::new(State {
             staging: Staging::new(&context)?,
             pinned: Vec::new(),
+            opened: OpenedMemory::default(),
             not_recordable: None,
             to_free: Vec::new(),
             modules: Vec::new(),

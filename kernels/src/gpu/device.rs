@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use tensor_channel::ChannelDevice;
 
 use crate::buffer::Buffer;
 use crate::device::{
@@ -281,6 +282,10 @@ impl Device for GpuDevice {
         let speed = *measured.as_ref().unwrap_or(&0.0);
         self.note(measured.map(drop));
         speed
+    }
+
+    fn channel_device(&self) -> Option<&dyn ChannelDevice> {
+        Some(self)
     }
 
     fn compiles_kernels(&self) -> bool {

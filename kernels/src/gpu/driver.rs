@@ -1,4 +1,4 @@
-//! What a GPU runtime offers: memory, modules, launches, graphs, events.
+//! What a GPU runtime offers: memory, modules, launches, graphs, events; with [`Sharing`], memory of several processes.
 //!
 //! One implementation each for CUDA, HIP and the emulation on the host. A driver value stands for one device and one
 //! stream: what is asked of it happens in order, and only `copy_to_host` and `synchronize` wait.
@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
+use crate::gpu::sharing::Sharing;
 
 /// An address in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +77,7 @@ pub(crate) struct Source {
 }
 
 /// A device of a runtime, and one stream on it.
-pub(crate) trait Driver: Send + Sync + fmt::Debug {
+pub(crate) trait Driver: Sharing + Send + Sync + fmt::Debug {
     /// What is known of the device.
     fn facts(&self) -> &DeviceFacts;
 

@@ -1,5 +1,7 @@
 //! GPU kernels on the host: every thread a fiber. Slow; for tests where there is no GPU.
 
+mod sharing;
+
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::env::consts::ARCH;
@@ -13,6 +15,7 @@ use libloading::Library;
 use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
+use crate::gpu::emulation::sharing::SharedFile;
 use crate::gpu::modules::HEADERS;
 
 /// Alignment of device memory, as CUDA's.
@@ -48,6 +51,8 @@ struct State {
     sizes: HashMap<u64, Layout>,
     /// Begin and end of pinned allocations.
     pinned: Vec<(u64, u64)>,
+    /// Memory of several processes.
+    shared: HashMap<u64, SharedFile>,
     recording: Option<Recording>,
     graphs: HashMap<u64, Arc<Vec<Asked>>>,
     num_graphs: u64,

@@ -7,6 +7,7 @@
 mod api;
 mod facts;
 mod hiprtc;
+mod sharing;
 mod staging;
 
 use std::collections::HashMap;
@@ -42,7 +43,7 @@ pub(crate) struct HipDriver {
 #[derive(Debug)]
 struct State {
     staging: Staging,
-    /// Begin and end of pinned allocations.
+    /// Begin and end of pinned host memory.
     pinned: Vec<(u64, u64)>,
     /// What cannot be recorded and was asked for all the same.
     not_recordable: Option<&'static str>,

@@ -46,6 +46,31 @@ impl DeviceMemory {
         self.bytes
     }
 
+    pub(crate) fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// The address of `bytes` bytes at `offset`.
+    ///
+    /// # Panics
+    /// They are not there.
+    pub(crate) fn range(&self, offset: usize, bytes: usize) -> DevicePtr {
+        assert!(
+            offset + bytes <= self.bytes,
+            "a range outside of device memory"
+        );
+        self.ptr.add(offset)
+    }
+
+    /// Copies bytes of another allocation, or of this one if the ranges are apart, to `offset..`.
+    pub(crate) fn copy_from(&self, offset: usize, from: &Self, from_offset: usize, bytes: usize) {
+        let (to, from) = (self.range(offset, bytes), from.range(from_offset, bytes));
+        if bytes > 0 {
+            // SAFETY: inside the allocations; two buffers are apart.
+            unsafe { self.driver.copy(to, from, bytes) };
+        }
+    }
+
     /// Copies host bytes to `offset..`.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         assert!(

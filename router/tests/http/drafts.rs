@@ -20,6 +20,7 @@ use crate::client::WATCHDOG;
 use crate::script::Script;
 use crate::server::{Server, TOKENIZER};
 
+const IPC: i32 = draft::Transport::CudaIpc as i32;
 const SHM: i32 = draft::Transport::Shm as i32;
 const TCP: i32 = draft::Transport::Tcp as i32;
 
@@ -104,7 +105,14 @@ impl Draft for Workers {
         request: Request<draft::OpenRequest>,
     ) -> Result<Response<Self::OpenStream>, Status> {
         let transports = request.into_inner().transports;
-        let way = if transports.contains(&SHM) {
+        let way = if transports.contains(&IPC) {
+            draft::channel::Way::DeviceMemory(draft::DeviceMemory {
+                transport: IPC,
+                segments: Some(draft::SharedMemory::default()),
+                device: vec![0; 16],
+                ..draft::DeviceMemory::default()
+            })
+        } else if transports.contains(&SHM) {
             draft::channel::Way::SharedMemory(draft::SharedMemory::default())
         } else {
             draft::channel::Way::Tcp(draft::Tcp {
@@ -143,7 +151,7 @@ impl Target for Workers {
     ) -> Result<Response<target::ModelDescription>, Status> {
         Ok(Response::new(target::ModelDescription {
             speculation: "tree".to_owned(),
-            transports: vec![SHM, TCP],
+            transports: vec![IPC, SHM, TCP],
             ..target::ModelDescription::default()
         }))
     }
@@ -188,22 +196,29 @@ fn wait_for(server: &Server, holds: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-fn is_shm(session: &draft::Session) -> bool {
-    let way = session.channel.as_ref().and_then(|way| way.way.as_ref());
-    matches!(way, Some(draft::channel::Way::SharedMemory(_)))
+fn way(session: &draft::Session) -> Option<&draft::channel::Way> {
+    session.channel.as_ref().and_then(|way| way.way.as_ref())
 }
 
 #[test]
-fn a_channel_out_of_the_targets_reach_is_offered_again_over_tcp() {
-    let workers = Workers::new(|session| match is_shm(session) {
-        true => Err(SessionError::Unreachable("no such segment".to_owned())),
-        false => Ok(()),
+fn a_channel_out_of_the_targets_reach_is_offered_again_the_next_best_way() {
+    let unreachable = || Err(SessionError::Unreachable("not from here".to_owned()));
+    let no_memory = Workers::new(move |session| match way(session) {
+        Some(draft::channel::Way::DeviceMemory(_)) => unreachable(),
+        _ => Ok(()),
     });
-    let (server, _dir) = workers.serve();
-    let draft = wait_for(&server, |draft| draft["state"] == "attached");
-    assert_eq!(draft["transport"], "tcp");
-    assert_eq!(draft["model"], "played");
-    assert_eq!(workers.opened(), [vec![SHM, TCP], vec![TCP]]);
+    let only_tcp = Workers::new(move |session| match way(session) {
+        Some(draft::channel::Way::Tcp(_)) => Ok(()),
+        _ => unreachable(),
+    });
+    let all = [vec![IPC, SHM, TCP], vec![SHM, TCP], vec![TCP]];
+    for (workers, transport, tries) in [(no_memory, "shm", 2), (only_tcp, "tcp", 3)] {
+        let (server, _dir) = workers.serve();
+        let draft = wait_for(&server, |draft| draft["state"] == "attached");
+        assert_eq!(draft["transport"], transport);
+        assert_eq!(draft["model"], "played");
+        assert_eq!(workers.opened(), all[..tries]);
+    }
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl Sessions {
             .cloned()
             .collect::<Vec<_>>();
         stages.push(self.description.clone());
-        let ours = available();
+        let ours = available(None);
         let transport = choose(&ours, &later.transports).ok_or_else(|| {
             let theirs = &later.transports;
             let words = format!(
@@ -125,7 +125,7 @@ impl Sessions {
         shape
             .check()
             .map_err(|error| SessionError::Mismatch(error.to_string()))?;
-        let offer = tensor_channel::offer(transport, link_spec(&shape), &self.options);
+        let offer = tensor_channel::offer(transport, link_spec(&shape), &self.options, None);
         let offer = offer.map_err(|error| SessionError::Gone(words(&error)))?;
         let channel = offer.descriptor().clone();
         let (end_sender, ended) = oneshot::channel();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use draft_link::{DraftEnd, LinkError, LinkShape, TargetEnd, link_spec};
 use tensor_channel::Tag;
 
-use crate::{ASK, PATIENCE, SHAPE, memory};
+use crate::{ASK, PATIENCE, SHAPE, memory, talk};
 
 const FEATURES: u64 = 1;
 const PROPOSE: u64 = 2;
@@ -40,7 +40,7 @@ fn requests_that_cannot_be_are_refused_by_field() {
         let (mut target, draft) = memory::pair(&SHAPE);
         let mut draft = DraftEnd::new(draft, SHAPE).unwrap();
         target.sender.send(Tag(tag), payload, PATIENCE).unwrap();
-        assert_foreign(&draft.receive(PATIENCE).unwrap_err(), words);
+        assert_foreign(&talk::hear(&mut draft, PATIENCE).unwrap_err(), words);
     };
     let row = bytes(&[1.0; 6]);
     check([0; 4], &[], "kind");

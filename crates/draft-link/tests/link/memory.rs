@@ -4,7 +4,10 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use draft_link::{LinkShape, link_spec};
-use tensor_channel::{ChannelError, ChannelSpec, Ends, Tag, TensorReceiver, TensorSender};
+use tensor_channel::{
+    ChannelError, ChannelSpec, Ends, HostBytes, Place, Sink, Source, Tag, TensorReceiver,
+    TensorSender,
+};
 
 #[derive(Debug)]
 struct Sender(ChannelSpec, SyncSender<(Tag, Vec<u8>)>);
@@ -17,13 +20,18 @@ impl TensorSender for Sender {
         self.0
     }
 
-    fn send(&mut self, tag: Tag, payload: &[u8], _: Duration) -> Result<(), ChannelError> {
-        self.1
-            .try_send((tag, payload.to_vec()))
-            .map_err(|error| match error {
-                TrySendError::Full(_) => ChannelError::Full { waited_ms: 0 },
-                TrySendError::Disconnected(_) => ChannelError::PeerGone { how: "it left" },
-            })
+    fn send_from(
+        &mut self,
+        tag: Tag,
+        payload: &dyn Source,
+        _: Duration,
+    ) -> Result<(), ChannelError> {
+        let mut bytes = vec![0; payload.bytes()];
+        payload.copy_to(Place::Host(HostBytes::of(&mut bytes)))?;
+        self.1.try_send((tag, bytes)).map_err(|error| match error {
+            TrySendError::Full(_) => ChannelError::Full { waited_ms: 0 },
+            TrySendError::Disconnected(_) => ChannelError::PeerGone { how: "it left" },
+        })
     }
 }
 
@@ -32,15 +40,15 @@ impl TensorReceiver for Receiving {
         self.0
     }
 
-    fn receive(
+    fn receive_into(
         &mut self,
-        payload: &mut [u8],
+        payload: &mut dyn Sink,
         _: Duration,
     ) -> Result<Option<(Tag, usize)>, ChannelError> {
-        let Ok((tag, sent)) = self.1.try_recv() else {
+        let Ok((tag, mut sent)) = self.1.try_recv() else {
             return Ok(None);
         };
-        payload[..sent.len()].copy_from_slice(&sent);
+        payload.copy_from(Place::Host(HostBytes::of(&mut sent)))?;
         Ok(Some((tag, sent.len())))
     }
 }

@@ -15,10 +15,10 @@ fn ends(transport: Transport) -> (TargetEnd, DraftEnd) {
         tcp_host: None,
     };
     let spec = link_spec(&SHAPE);
-    let offer = offer(transport, spec, &options).unwrap();
+    let offer = offer(transport, spec, &options, None).unwrap();
     let descriptor = offer.descriptor().clone();
     let draft = thread::spawn(move || offer.accept(PATIENCE).unwrap());
-    let target = attach(&descriptor, spec, PATIENCE).unwrap();
+    let target = attach(&descriptor, spec, PATIENCE, None).unwrap();
     (
         TargetEnd::new(target, SHAPE).unwrap(),
         DraftEnd::new(draft.join().unwrap(), SHAPE).unwrap(),
@@ -27,7 +27,7 @@ fn ends(transport: Transport) -> (TargetEnd, DraftEnd) {
 
 #[test]
 fn a_round_goes_over_every_transport() {
-    for transport in available() {
+    for transport in available(None) {
         let (mut target, mut draft) = ends(transport);
         talk::check_round(&mut target, &mut draft);
     }
@@ -39,22 +39,22 @@ fn an_end_that_goes_is_an_error_at_the_other() {
         let gone = matches!(error, LinkError::Channel(ChannelError::PeerGone { .. }));
         assert!(gone, "{error}");
     };
-    for transport in available() {
+    for transport in available(None) {
         let (mut target, draft) = ends(transport);
         drop(draft);
         is_gone(target.receive(PATIENCE).unwrap_err());
         let (target, mut draft) = ends(transport);
         drop(target);
-        is_gone(draft.receive(PATIENCE).unwrap_err());
+        is_gone(talk::hear(&mut draft, PATIENCE).unwrap_err());
     }
 }
 
 #[test]
 fn nobody_speaks_and_nobody_waits_longer_than_told() {
-    for transport in available() {
+    for transport in available(None) {
         let (mut target, mut draft) = ends(transport);
         let patience = Duration::from_millis(1);
         assert_eq!(target.receive(patience).unwrap(), None);
-        assert_eq!(draft.receive(patience).unwrap(), None);
+        assert_eq!(talk::hear(&mut draft, patience).unwrap(), None);
     }
 }

@@ -78,17 +78,6 @@ impl Drafting {
         self.tree.as_ref().map_or(0, DraftTree::num_nodes)
     }
 
-    /// Keeps the features \[n, row_len\] of accepted rows, the first of which is of `position`.
-    pub fn keep(&mut self, rows: &[f32], position: usize, row_len: usize) {
-        let continues = |tail: &FeatureTail| tail.row_len() == row_len && tail.end() == position;
-        if !self.tail.as_ref().is_some_and(continues) {
-            self.tail = Some(FeatureTail::new(row_len, position));
-        }
-        if let Some(tail) = &mut self.tail {
-            tail.extend(rows);
-        }
-    }
-
     /// The draft has been replaced or lost: what it was told and asked is void.
     pub fn start_anew(&mut self) {
         self.fed_to = 0;

@@ -1,4 +1,8 @@
-//! Feature rows of one sequence, kept for the draft.
+//! Feature rows of one sequence, kept for the draft where they were computed: on the target's device.
+
+use std::ops::Range;
+
+use models::{FeatureBlock, FeatureRows};
 
 /// Bytes of rows kept for a sequence.
 const MAX_BYTES: usize = 32 << 20;
@@ -10,80 +14,144 @@ const MIN_ROWS: usize = 64;
 /// The latest rows, so that a draft that comes late, or comes back, begins with a context.
 #[derive(Debug)]
 pub(crate) struct FeatureTail {
-    /// Values of a row: one hidden state per captured layer.
-    row_len: usize,
-    /// Position of the first row kept.
-    first_position: usize,
-    /// \[rows, row_len\].
-    values: Vec<f32>,
+    /// The row of a position is at the position modulo the number of rows.
+    block: FeatureBlock,
+    kept: Range<usize>,
 }
 
 impl FeatureTail {
-    /// Rows of `row_len` values; the first will be of `position`.
-    pub fn new(row_len: usize, position: usize) -> Self {
+    /// Rows that are kept of `row_len` values each.
+    pub fn capacity(row_len: usize) -> usize {
+        let row_bytes = row_len * size_of::<f32>();
+        (MAX_BYTES / row_bytes).clamp(MIN_ROWS, MAX_ROWS)
+    }
+
+    /// No rows yet; the first will be of `position`.
+    pub fn new(block: FeatureBlock, position: usize) -> Self {
         Self {
-            row_len,
-            first_position: position,
-            values: Vec::new(),
+            block,
+            kept: position..position,
         }
     }
 
     /// Position after the last row.
     pub fn end(&self) -> usize {
-        self.first_position + self.values.len() / self.row_len
+        self.kept.end
     }
 
-    /// Takes the rows \[n, row_len\] of the next positions.
-    pub fn extend(&mut self, rows: &[f32]) {
-        self.values.extend_from_slice(rows);
-        let row_bytes = self.row_len * size_of::<f32>();
-        let most = (MAX_BYTES / row_bytes).clamp(MIN_ROWS, MAX_ROWS);
-        // Twice as many before the older half goes, so that moving the rest costs little per row.
-        let rows = self.values.len() / self.row_len;
-        if rows >= 2 * most {
-            self.values.drain(..(rows - most) * self.row_len);
-            self.first_position += rows - most;
+    /// Takes the next `num_rows` positions; `copy` copies some of the new rows to a row of the block.
+    pub fn extend(
+        &mut self,
+        num_rows: usize,
+        mut copy: impl FnMut(Range<usize>, &mut FeatureBlock, usize),
+    ) {
+        let capacity = self.block.num_rows();
+        let mut next = num_rows.saturating_sub(capacity);
+        while next < num_rows {
+            let at = (self.kept.end + next) % capacity;
+            let last = num_rows.min(next + capacity - at);
+            copy(next..last, &mut self.block, at);
+            next = last;
         }
+        self.kept.end += num_rows;
+        let oldest = self.kept.end.saturating_sub(capacity);
+        self.kept.start = self.kept.start.max(oldest);
     }
 
-    /// The rows of `position` and later, as far as they are kept, and the position of their first.
-    pub fn since(&self, position: usize) -> (usize, &[f32]) {
-        let first = position.clamp(self.first_position, self.end());
-        let skipped = (first - self.first_position) * self.row_len;
-        (first, &self.values[skipped..])
+    /// Rows of `position` and later, as far as they are kept and lie one after the other, and the position of their first.
+    /// There are none only at the end.
+    pub fn since(&self, position: usize) -> (usize, FeatureRows<'_>) {
+        let capacity = self.block.num_rows();
+        let first = position.clamp(self.kept.start, self.kept.end);
+        let at = first % capacity;
+        let last = (at + self.kept.end - first).min(capacity);
+        (first, self.block.rows(at..last))
     }
 
     /// Values of a row.
     pub fn row_len(&self) -> usize {
-        self.row_len
+        self.block.row_len()
+    }
+
+    /// The memory, for another sequence.
+    pub fn into_block(self) -> FeatureBlock {
+        self.block
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FeatureTail, MAX_ROWS};
+    use kernels::CpuDevice;
+    use models::FeatureBlock;
 
-    #[test]
-    fn rows_are_found_by_their_position() {
-        let mut tail = FeatureTail::new(2, 7);
-        tail.extend(&[0.5, 1.0, 0.75, 5.0]);
-        assert_eq!(tail.end(), 9);
-        assert_eq!(tail.since(0), (7, &[0.5, 1.0, 0.75, 5.0][..]));
-        assert_eq!(tail.since(8), (8, &[0.75, 5.0][..]));
-        assert_eq!(tail.since(9), (9, &[][..]));
-        assert_eq!(tail.since(100), (9, &[][..]));
+    use super::FeatureTail;
+
+    /// A tail of `capacity` rows of two values.
+    fn tail(capacity: usize, position: usize) -> (CpuDevice, FeatureTail) {
+        let device = CpuDevice::new(1).unwrap();
+        let block = FeatureBlock::new(&device, capacity, 2).unwrap();
+        (device, FeatureTail::new(block, position))
+    }
+
+    /// Extends by rows that hold their position and a half.
+    fn extend(device: &CpuDevice, tail: &mut FeatureTail, num_rows: usize) {
+        let first = tail.end();
+        let mut rows = FeatureBlock::new(device, num_rows, 2).unwrap();
+        let values = (first..first + num_rows).flat_map(|position| [position as f32, 0.5]);
+        rows.write(device, 0, &values.collect::<Vec<_>>());
+        tail.extend(num_rows, |range, block, at| {
+            block.copy_from(at, rows.rows(range));
+        });
+    }
+
+    /// All rows from a position on: the position of the first, and what they hold.
+    fn since(tail: &FeatureTail, position: usize) -> (usize, Vec<f32>) {
+        let (first, mut next) = (tail.since(position).0, position);
+        let mut all = Vec::new();
+        loop {
+            let (at, rows) = tail.since(next);
+            if rows.num_rows() == 0 {
+                return (first, all);
+            }
+            all.extend(rows.to_vec().into_iter().step_by(2));
+            next = at + rows.num_rows();
+        }
+    }
+
+    fn positions(range: std::ops::Range<usize>) -> Vec<f32> {
+        range.map(|position| position as f32).collect()
     }
 
     #[test]
-    fn old_rows_go() {
-        let mut tail = FeatureTail::new(4, 0);
-        let rows = 5 * MAX_ROWS;
-        for row in 0..rows {
-            tail.extend(&[row as f32, 0.0, 0.0, 1.0]);
+    fn rows_are_found_by_their_position() {
+        let (device, mut tail) = tail(8, 7);
+        extend(&device, &mut tail, 2);
+        assert_eq!(tail.end(), 9);
+        assert_eq!(since(&tail, 0), (7, positions(7..9)));
+        assert_eq!(since(&tail, 8), (8, positions(8..9)));
+        assert_eq!(since(&tail, 9), (9, Vec::new()));
+        assert_eq!(since(&tail, 100), (9, Vec::new()));
+    }
+
+    #[test]
+    fn the_latest_rows_are_kept_however_they_come() {
+        for pieces in [[1, 1, 1, 1], [3, 8, 2, 5], [30, 1, 9, 4], [8, 8, 16, 7]] {
+            let (device, mut tail) = tail(8, 5);
+            let mut end = 5;
+            for rows in pieces {
+                extend(&device, &mut tail, rows);
+                end += rows;
+                let first = end.saturating_sub(8).max(5);
+                assert_eq!(since(&tail, 0), (first, positions(first..end)));
+                assert_eq!(since(&tail, end - 1), (end - 1, positions(end - 1..end)));
+            }
         }
-        assert_eq!(tail.end(), rows);
-        let (first, values) = tail.since(0);
-        assert!((rows - 2 * MAX_ROWS..=rows - MAX_ROWS).contains(&first));
-        assert_eq!(values[0], first as f32);
+    }
+
+    #[test]
+    fn wide_rows_are_fewer() {
+        assert_eq!(FeatureTail::capacity(4), 4096);
+        assert_eq!(FeatureTail::capacity(5 * 5120), 327);
+        assert_eq!(FeatureTail::capacity(1 << 20), 64);
     }
 }

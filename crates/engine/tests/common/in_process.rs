@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use engine::{Ask, DraftShape, Drafted, Drafter, DrafterError};
 use gguf::GgufFile;
-use models::{DraftBlock, DraftFile, DraftModel, DraftOptions, SequenceId, load_draft};
+use models::{
+    DraftBlock, DraftFile, DraftModel, DraftOptions, FeatureRows, SequenceId, load_draft,
+};
 
 pub fn demo(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -54,7 +56,7 @@ impl Drafter for InProcess {
         &mut self,
         sequence: u64,
         first_position: usize,
-        rows: &[f32],
+        rows: FeatureRows<'_>,
     ) -> Result<usize, DrafterError> {
         let model = &mut self.model;
         let id = *self
@@ -64,8 +66,9 @@ impl Drafter for InProcess {
         if model.next_position(id).unwrap() != first_position {
             model.reset_sequence(id, first_position).unwrap();
         }
-        model.append(id, rows).unwrap();
-        Ok(rows.len() / model.config().feature_len())
+        // Its device is another one, if of the same chip.
+        model.append(id, &rows.to_vec()).unwrap();
+        Ok(rows.num_rows())
     }
 
     fn ask(&mut self, sequence: u64, ask: Ask) -> Result<bool, DrafterError> {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::{Ask, DraftShape, Drafted, Drafter, DrafterError};
+use models::FeatureRows;
 use speculative::Proposal;
 
 /// Positions that proposals have.
@@ -114,12 +115,12 @@ impl Drafter for Scripted {
         &mut self,
         sequence: u64,
         first_position: usize,
-        rows: &[f32],
+        rows: FeatureRows<'_>,
     ) -> Result<usize, DrafterError> {
         self.calls += 1;
         let row_len = 3 * 512;
-        assert_eq!(rows.len() % row_len, 0);
-        let mut taken = rows.len() / row_len;
+        assert_eq!(rows.row_len(), row_len);
+        let mut taken = rows.num_rows();
         if self.behaviour == Behaviour::IsBehind && self.calls.is_multiple_of(2) {
             taken /= 2;
         }
@@ -128,7 +129,7 @@ impl Drafter for Scripted {
         if first_position != *first + values.len() / row_len {
             (*first, *values) = (first_position, Vec::new());
         }
-        values.extend_from_slice(&rows[..taken * row_len]);
+        values.extend(rows.slice(0..taken).to_vec());
         Ok(taken)
     }
 

@@ -2,6 +2,8 @@
 
 use kernels::{Buffer, Device, DeviceError};
 
+use crate::features::FeatureBlock;
+
 /// Outputs of captured layers of the last batch.
 #[derive(Debug, Default)]
 pub(super) struct Features {
@@ -48,5 +50,27 @@ impl Features {
             }
         }
         values
+    }
+    /// Copies rows to `to_row` of a block and after.
+    pub fn copy(
+        &mut self,
+        device: &dyn Device,
+        rows: &[usize],
+        to: &mut FeatureBlock,
+        to_row: usize,
+    ) {
+        let len = self.row_len;
+        let is_run = rows.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        match rows.first() {
+            None => {}
+            Some(first) if is_run => {
+                let run = first * len..(first + rows.len()) * len;
+                to.copy_span(to_row, self.all.span(run));
+            }
+            Some(_) => {
+                device.gather_rows(&self.all, len, rows, &mut self.picked);
+                to.copy_span(to_row, self.picked.span(0..rows.len() * len));
+            }
+        }
     }
 }

@@ -50,15 +50,19 @@ impl Graph {
         })
     }
 
+    /// Features \[N, taps E\] of the rows that [`Graph::append`] appends next.
+    pub(crate) fn features_mut(&mut self) -> &mut Buffer {
+        &mut self.scratch.features
+    }
+
     /// Keys and values of rows of context, for all layers: `c = norm(fc f)`, `k = rope(norm(Wk c))`, `v = Wv c`.
-    /// `features`: \[N, taps E\].
+    /// The features are those of [`Graph::features_mut`].
     pub(crate) fn append(
         &mut self,
         device: &dyn Device,
         config: &DraftConfig,
         cache: &mut Cache,
         segment: &Segment<'_>,
-        features: &[f32],
     ) {
         let num_rows = segment.parents.len();
         let Self {
@@ -69,7 +73,6 @@ impl Graph {
             scratch: s,
             ..
         } = self;
-        device.write(&mut s.features, 0, features);
         let step = Step {
             tokens: &[],
             segments: std::slice::from_ref(segment),

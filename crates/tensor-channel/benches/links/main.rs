@@ -87,7 +87,7 @@ fn linked(transport: Transport, task: Task, link: &LinkSpec) -> (Ends, Peer) {
         tcp_bind: "127.0.0.1:0".to_owned(),
         tcp_host: None,
     };
-    let offer = offer(transport, *link, &options).expect("the machine has the transport");
+    let offer = offer(transport, *link, &options, None).expect("the machine has the transport");
     let peer = Peer::start(task, offer.descriptor(), link);
     (offer.accept(PATIENCE).expect("the peer attaches"), peer)
 }

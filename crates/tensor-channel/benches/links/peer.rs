@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command};
 
-use tensor_channel::{ChannelError, Descriptor, Ends, LinkSpec, Tag, attach};
+use tensor_channel::{ChannelError, Descriptor, Ends, LinkSpec, Segments, Tag, attach};
 
 use crate::{PATIENCE, link};
 
@@ -35,11 +35,12 @@ impl Peer {
         let mut words: Vec<String> = vec!["peer".to_owned()];
         words.extend(numbers.map(|number| number.to_string()));
         match descriptor {
-            Descriptor::Shm {
+            Descriptor::Shm(Segments {
                 inbound,
                 outbound,
                 generation,
-            } => words.extend([inbound.clone(), outbound.clone(), generation.to_string()]),
+            }) => words.extend([inbound.clone(), outbound.clone(), generation.to_string()]),
+            Descriptor::Device { .. } => panic!("no device here"),
             Descriptor::Tcp { address, secret } => {
                 words.extend([address.clone(), u128::from_le_bytes(*secret).to_string()])
             }
@@ -66,11 +67,11 @@ pub fn task(arguments: &[String]) -> Option<Order> {
         return None;
     }
     let descriptor = match descriptor {
-        [inbound, outbound, generation] => Descriptor::Shm {
+        [inbound, outbound, generation] => Descriptor::Shm(Segments {
             inbound: inbound.clone(),
             outbound: outbound.clone(),
             generation: generation.parse().expect("a number"),
-        },
+        }),
         [address, secret] => Descriptor::Tcp {
             address: address.clone(),
             secret: secret.parse::<u128>().expect("a number").to_le_bytes(),
@@ -89,7 +90,7 @@ pub fn task(arguments: &[String]) -> Option<Order> {
 
 /// Carries an order out until the other side closes.
 pub fn run(order: &Order) {
-    let mut ends = attach(&order.descriptor, order.link, PATIENCE).expect("the offer stands");
+    let mut ends = attach(&order.descriptor, order.link, PATIENCE, None).expect("the offer stands");
     let every = match order.task {
         Task::Echo => 1,
         Task::Count(messages) => messages,

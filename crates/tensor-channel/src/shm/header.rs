@@ -1,7 +1,7 @@
 //! What stands at the front of a segment. Every field is an atomic: two processes touch it.
 
-use crate::channel::ChannelSpec;
 use crate::error::{ChannelError, same};
+use crate::geometry::{Geometry, PayloadsAt};
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 const MAGIC: u64 = u64::from_le_bytes(*b"tandemch");
 
 /// Version of the layout of header and slots.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The front of a segment; the slots follow. All zero is a ring that nobody has offered.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct Identity {
     row_len: AtomicU64,
     slot_rows: AtomicU64,
     slots: AtomicU64,
+    /// 0: payloads lie beside the slots' words; 1: on a device.
+    payloads_at: AtomicU32,
 }
 
 /// Signs of life of one side.
@@ -59,6 +61,7 @@ const _: () = {
     assert!(offset_of!(Identity, row_len) == 24);
     assert!(offset_of!(Identity, slot_rows) == 32);
     assert!(offset_of!(Identity, slots) == 40);
+    assert!(offset_of!(Identity, payloads_at) == 48);
     assert!(size_of::<Life>() == 128);
     assert!(offset_of!(Life, pid) == 4);
     assert!(offset_of!(Life, pid_namespace) == 8);
@@ -74,22 +77,23 @@ const _: () = {
 
 impl Identity {
     /// Says what the segment is.
-    pub(crate) fn write(&self, spec: ChannelSpec, generation: u64) {
-        let facts = Facts::of(spec, generation);
+    pub(crate) fn write(&self, geometry: &Geometry, generation: u64) {
+        let facts = Facts::of(geometry, generation);
         self.version.store(facts.version, Ordering::Relaxed);
         self.element.store(facts.element, Ordering::Relaxed);
         self.generation.store(facts.generation, Ordering::Relaxed);
         self.row_len.store(facts.row_len, Ordering::Relaxed);
         self.slot_rows.store(facts.slot_rows, Ordering::Relaxed);
         self.slots.store(facts.slots, Ordering::Relaxed);
+        self.payloads_at.store(facts.payloads_at, Ordering::Relaxed);
         // Release; pairs with the Acquire in `check`.
         self.magic.store(facts.magic, Ordering::Release);
     }
 
     /// # Errors
     /// The segment is not what is expected; the first field that differs is named.
-    pub(crate) fn check(&self, spec: ChannelSpec, generation: u64) -> Result<(), ChannelError> {
-        let expected = Facts::of(spec, generation);
+    pub(crate) fn check(&self, geometry: &Geometry, generation: u64) -> Result<(), ChannelError> {
+        let expected = Facts::of(geometry, generation);
         same("magic", self.magic.load(Ordering::Acquire), expected.magic)?;
         let version = self.version.load(Ordering::Relaxed);
         same("version", version.into(), expected.version.into())?;
@@ -101,7 +105,13 @@ impl Identity {
         same("row_len", row_len, expected.row_len)?;
         let slot_rows = self.slot_rows.load(Ordering::Relaxed);
         same("slot_rows", slot_rows, expected.slot_rows)?;
-        same("slots", self.slots.load(Ordering::Relaxed), expected.slots)
+        same("slots", self.slots.load(Ordering::Relaxed), expected.slots)?;
+        let payloads_at = self.payloads_at.load(Ordering::Relaxed);
+        same(
+            "place of payloads",
+            payloads_at.into(),
+            expected.payloads_at.into(),
+        )
     }
 }
 
@@ -114,10 +124,12 @@ struct Facts {
     row_len: u64,
     slot_rows: u64,
     slots: u64,
+    payloads_at: u32,
 }
 
 impl Facts {
-    const fn of(spec: ChannelSpec, generation: u64) -> Self {
+    const fn of(geometry: &Geometry, generation: u64) -> Self {
+        let spec = geometry.spec();
         Self {
             magic: MAGIC,
             version: VERSION,
@@ -126,6 +138,10 @@ impl Facts {
             row_len: spec.row_len as u64,
             slot_rows: spec.slot_rows as u64,
             slots: spec.slots as u64,
+            payloads_at: match geometry.payloads_at() {
+                PayloadsAt::Segment => 0,
+                PayloadsAt::Device => 1,
+            },
         }
     }
 }

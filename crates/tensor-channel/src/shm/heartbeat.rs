@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::doorbell::Bell;
 use crate::error::ChannelError;
+use crate::payload::{Place, Registered, SlotMemory};
 use crate::shm::header::{Life, Process};
 use crate::shm::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -33,7 +34,20 @@ pub(crate) enum Role {
 
 /// One channel end of this process; closes the end and stops beating when it drops.
 #[derive(Debug)]
-pub(crate) struct Pulse(Arc<Watched>);
+pub(crate) struct Pulse {
+    /// Goes before the segment, which it may refer to.
+    device: Option<OnDevice>,
+    watched: Arc<Watched>,
+}
+
+/// What a device has of a channel.
+#[derive(Debug)]
+pub(crate) enum OnDevice {
+    /// The payloads: this process's memory at the reader's end, and lent by the reader at the writer's.
+    Memory(Box<dyn SlotMemory>),
+    /// Knows the segment, so that it copies from and to it by itself.
+    Registered(#[expect(dead_code, reason = "held, not used")] Box<dyn Registered>),
+}
 
 #[derive(Debug)]
 struct Watched {
@@ -65,6 +79,7 @@ impl Pulse {
         segment: Segment,
         role: Role,
         state: &Arc<PeerState>,
+        device: Option<OnDevice>,
     ) -> Result<Self, ChannelError> {
         let watched = Arc::new(Watched {
             segment,
@@ -74,18 +89,37 @@ impl Pulse {
             seen_beats: AtomicU64::new(0),
             silent_beats: AtomicU64::new(0),
         });
-        watched.own().attach(this_process())?;
-        Watch::add(Arc::clone(&watched))?;
-        Ok(Self(watched))
+        let attached = watched.own().attach(this_process());
+        if let Err(error) = attached.and_then(|()| Watch::add(Arc::clone(&watched))) {
+            // Before the segment, to which it may refer.
+            drop(device);
+            return Err(error);
+        }
+        Ok(Self { device, watched })
     }
 
     pub(crate) fn segment(&self) -> &Segment {
-        &self.0.segment
+        &self.watched.segment
+    }
+
+    /// Where the first `bytes` of a message's payload lie.
+    pub(crate) fn place(&self, number: u64, bytes: usize) -> Place<'_> {
+        let segment = self.segment();
+        match &self.device {
+            Some(OnDevice::Memory(memory)) => Place::Device {
+                memory: &**memory,
+                offset: segment.device_offset(number),
+                bytes,
+            },
+            Some(OnDevice::Registered(_)) | None => {
+                Place::Host(segment.slot(number).payload(bytes))
+            }
+        }
     }
 
     /// The peer, once it is attached.
     pub(crate) fn peer(&self) -> Option<Process> {
-        self.0.other().process()
+        self.watched.other().process()
     }
 
     /// Watches the peer from now on.
@@ -93,17 +127,17 @@ impl Pulse {
         let pidfd = match descriptor(peer) {
             Ok(pidfd) => pidfd,
             Err(()) => {
-                self.0.declare(DIED);
+                self.watched.declare(DIED);
                 None
             }
         };
         // A second call changes nothing: a link has one peer.
-        let _ = self.0.peer.set(pidfd);
+        let _ = self.watched.peer.set(pidfd);
     }
 
     /// Why the peer will not answer any more, where that is known.
     pub(crate) fn gone(&self) -> Option<ChannelError> {
-        let how = match self.0.state.0.load(Ordering::Acquire) {
+        let how = match self.watched.state.0.load(Ordering::Acquire) {
             ALIVE => return None,
             DIED => "its process ended",
             _ => "its process gave no sign of life for a second",
@@ -114,12 +148,24 @@ impl Pulse {
 
 impl Drop for Pulse {
     fn drop(&mut self) {
-        let ring = &self.0.segment.header().ring;
-        match self.0.role {
-            Role::Writer => ring.close_writer(),
-            Role::Reader => ring.close_reader(),
+        let device = self.device.take();
+        let ring = &self.watched.segment.header().ring;
+        match (self.watched.role, device) {
+            (Role::Writer, device) => {
+                // In this order: the reader gives memory back as soon as it knows that nobody has it any more.
+                drop(device);
+                ring.close_writer();
+            }
+            (Role::Reader, Some(OnDevice::Memory(memory))) => {
+                ring.close_reader();
+                if let Some(peer) = self.peer() {
+                    self.watch(peer);
+                    return Watch::outlive_writer(&self.watched, memory);
+                }
+            }
+            (Role::Reader, _) => ring.close_reader(),
         }
-        Watch::remove(&self.0);
+        Watch::remove(&self.watched);
     }
 }
 
@@ -154,6 +200,12 @@ impl Watched {
         // Release; pairs with the Acquire in `gone`.
         self.state.0.store(state, Ordering::Release);
         self.bell().ring();
+    }
+
+    /// Whether the writer has given back what it was lent, or cannot have it any more.
+    fn is_writer_done(&self) -> bool {
+        self.segment.header().ring.is_writer_closed()
+            || self.state.0.load(Ordering::Relaxed) != ALIVE
     }
 
     fn is_watched(&self) -> bool {
@@ -204,6 +256,9 @@ impl Watched {
 /// All ends of this process, and whether a thread beats for them.
 struct Watch {
     ends: Vec<Arc<Watched>>,
+    /// Memory of readers that are gone, until their writers have given it back: what a process frees while another has it
+    /// mapped is undefined.
+    lent: Vec<(Arc<Watched>, Box<dyn SlotMemory>)>,
     is_running: bool,
 }
 
@@ -211,6 +266,7 @@ impl Watch {
     fn lock() -> MutexGuard<'static, Self> {
         static WATCH: Mutex<Watch> = Mutex::new(Watch {
             ends: Vec::new(),
+            lent: Vec::new(),
             is_running: false,
         });
         // Nothing that holds the lock leaves the list half changed.
@@ -237,6 +293,22 @@ impl Watch {
         Self::lock().ends.retain(|other| !Arc::ptr_eq(other, end));
     }
 
+    /// Keeps memory, and watches its writer on, until that has given it back.
+    fn outlive_writer(end: &Arc<Watched>, memory: Box<dyn SlotMemory>) {
+        Self::lock().lent.push((Arc::clone(end), memory));
+    }
+
+    /// Takes out what writers have given back.
+    fn returned() -> Vec<(Arc<Watched>, Box<dyn SlotMemory>)> {
+        let mut watch = Self::lock();
+        let is_returned = |lent: &mut (Arc<Watched>, _)| lent.0.is_writer_done();
+        let returned: Vec<_> = watch.lent.extract_if(.., is_returned).collect();
+        for (end, _) in &returned {
+            watch.ends.retain(|other| !Arc::ptr_eq(other, end));
+        }
+        returned
+    }
+
     /// The ends as they are now; none: the thread that asks ends.
     fn ends_or_stop() -> Vec<Arc<Watched>> {
         let mut watch = Self::lock();
@@ -248,6 +320,8 @@ impl Watch {
 /// The watching thread: ends with the last channel end, and is started again by the next.
 fn run() {
     loop {
+        // Given back here, without the lock: a device may take its time.
+        drop(Watch::returned());
         let ends = Watch::ends_or_stop();
         if ends.is_empty() {
             return;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::channel::{ChannelSpec, Tag, TensorReceiver};
 use crate::deadline::Deadline;
 use crate::error::ChannelError;
+use crate::payload::Sink;
 use crate::ring::{ReaderCursor, Turn};
 use crate::shm::heartbeat::Pulse;
 
@@ -55,18 +56,21 @@ impl TensorReceiver for ShmReceiver {
         self.pulse.segment().geometry().spec()
     }
 
-    fn receive(
+    fn receive_into(
         &mut self,
-        payload: &mut [u8],
+        payload: &mut dyn Sink,
         patience: Duration,
     ) -> Result<Option<(Tag, usize)>, ChannelError> {
-        self.pulse.segment().geometry().check_room(payload.len())?;
+        self.pulse.segment().geometry().check_room(payload.room())?;
         let Some(number) = self.next(patience)? else {
             return Ok(None);
         };
         let segment = self.pulse.segment();
-        let received = segment.slot(number).read(number, payload)?;
+        let (tag, bytes) = segment.slot(number).read(number)?;
+        if bytes > 0 {
+            payload.copy_from(self.pulse.place(number, bytes))?;
+        }
         self.cursor.release(&segment.header().ring);
-        Ok(Some(received))
+        Ok(Some((tag, bytes)))
     }
 }

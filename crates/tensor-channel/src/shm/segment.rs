@@ -12,6 +12,7 @@ use shared_memory::{Shmem, ShmemConf, ShmemError};
 
 use crate::error::ChannelError;
 use crate::geometry::Geometry;
+use crate::payload::{ChannelDevice, MemoryError, Registered};
 use crate::shm::header::Header;
 use crate::shm::name;
 use crate::shm::slot::{self, Slot};
@@ -111,7 +112,7 @@ impl Segment {
         segment
             .header()
             .identity
-            .check(geometry.spec(), generation)?;
+            .check(&segment.geometry, generation)?;
         if got != expected {
             return Err(damaged(expected.to_string()));
         }
@@ -149,6 +150,22 @@ impl Segment {
         // SAFETY: a whole stride follows `start`, as above, mapped while `self` lives; pages, the header and strides
         // are multiples of 64 bytes. This is the one function that makes slots of this memory.
         unsafe { Slot::at(start, self.geometry) }
+    }
+
+    /// Byte of device memory at which the slot of a message begins.
+    pub(crate) fn device_offset(&self, number: u64) -> usize {
+        let index = number % self.geometry.spec().slots as u64;
+        index as usize * self.geometry.device_stride()
+    }
+
+    /// Lets a device copy from and to the slots by itself, until the value returned is dropped, which must be before this
+    /// segment is.
+    pub(crate) fn register(
+        &self,
+        device: &dyn ChannelDevice,
+    ) -> Result<Box<dyn Registered>, MemoryError> {
+        // SAFETY: the whole mapping, which lives as long as `self`; `Pulse` drops what it gets here before its segment.
+        unsafe { device.register(self.start(), self.memory.len()) }
     }
 
     fn start(&self) -> NonNull<u8> {

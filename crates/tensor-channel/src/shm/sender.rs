@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::channel::{ChannelSpec, Tag, TensorSender};
 use crate::deadline::Deadline;
 use crate::error::ChannelError;
+use crate::payload::Source;
 use crate::ring::{Turn, WriterCursor};
 use crate::shm::heartbeat::Pulse;
 
@@ -61,14 +62,21 @@ impl TensorSender for ShmSender {
         self.pulse.segment().geometry().spec()
     }
 
-    fn send(&mut self, tag: Tag, payload: &[u8], patience: Duration) -> Result<(), ChannelError> {
-        self.pulse
-            .segment()
-            .geometry()
-            .check_payload(payload.len())?;
+    fn send_from(
+        &mut self,
+        tag: Tag,
+        payload: &dyn Source,
+        patience: Duration,
+    ) -> Result<(), ChannelError> {
+        let bytes = payload.bytes();
+        self.pulse.segment().geometry().check_payload(bytes)?;
         let number = self.claim(patience)?;
+        if bytes > 0 {
+            // The bytes are there when this returns, whatever device they go to: only then are they published.
+            payload.copy_to(self.pulse.place(number, bytes))?;
+        }
         let segment = self.pulse.segment();
-        segment.slot(number).write(number, tag, payload);
+        segment.slot(number).write(number, tag, bytes);
         self.cursor.publish(&segment.header().ring);
         Ok(())
     }

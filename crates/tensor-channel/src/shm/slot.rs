@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 
 use crate::channel::Tag;
 use crate::error::ChannelError;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, PayloadsAt};
+use crate::payload::HostBytes;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The words before a payload. Relaxed throughout: the ring's cursors order them.
@@ -29,7 +30,11 @@ const _: () = {
 
 /// Bytes from one slot to the next: whole cache lines.
 pub(crate) const fn stride(geometry: &Geometry) -> usize {
-    size_of::<SlotHeader>() + geometry.slot_bytes().next_multiple_of(64)
+    let payload_bytes = match geometry.payloads_at() {
+        PayloadsAt::Segment => geometry.slot_bytes().next_multiple_of(64),
+        PayloadsAt::Device => 0,
+    };
+    size_of::<SlotHeader>() + payload_bytes
 }
 
 /// A slot in the memory of `'a`.
@@ -52,10 +57,9 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// Copies a message in. The payload was checked to fit: what does not fit a slot is cut off.
-    pub(crate) fn write(&self, number: u64, tag: Tag, payload: &[u8]) {
+    /// Says what the payload is, which was checked to fit and is there.
+    pub(crate) fn write(&self, number: u64, tag: Tag, bytes: usize) {
         let header = self.header();
-        let bytes = payload.len().min(self.geometry.slot_bytes());
         header
             .sequence
             .store(number.wrapping_add(1), Ordering::Relaxed);
@@ -63,19 +67,13 @@ impl<'a> Slot<'a> {
         for (word, value) in header.tag.iter().zip(tag.0) {
             word.store(value, Ordering::Relaxed);
         }
-        // SAFETY: `bytes` is at most the payload's length and at most the slot's (both just above); the slot's memory
-        // is mapped (`at`), and a caller's slice never overlaps it, as it is never lent as a slice.
-        unsafe {
-            self.payload()
-                .copy_from_nonoverlapping(NonNull::from(payload).cast(), bytes)
-        };
     }
 
-    /// Copies a message out to the front of `room`, which was checked to hold a slot; gives its tag and bytes.
+    /// Tag and bytes of the payload.
     ///
     /// # Errors
     /// The slot holds another message, or one that is longer than a slot.
-    pub(crate) fn read(&self, number: u64, room: &mut [u8]) -> Result<(Tag, usize), ChannelError> {
+    pub(crate) fn read(&self, number: u64) -> Result<(Tag, usize), ChannelError> {
         let header = self.header();
         let sequence = header.sequence.load(Ordering::Relaxed);
         if sequence != number.wrapping_add(1) {
@@ -87,28 +85,29 @@ impl<'a> Slot<'a> {
         }
         let written = header.bytes.load(Ordering::Relaxed);
         let bytes = self.geometry.check_written(written)?;
-        self.geometry.check_room(room.len())?;
         let tag = Tag(header
             .tag
             .each_ref()
             .map(|word| word.load(Ordering::Relaxed)));
-        // SAFETY: `bytes` is at most the slot's (checked by `check_written` on our copy of the field), and `room` is at
-        // least that long (`check_room`); the slot's memory is mapped (`at`), and no slice of it exists to overlap.
-        unsafe {
-            self.payload()
-                .copy_to_nonoverlapping(NonNull::from(room).cast(), bytes)
-        };
         Ok((tag, bytes))
+    }
+
+    /// The first `bytes` of the payload, which lies in the segment.
+    ///
+    /// # Panics
+    /// It does not, or has fewer.
+    pub(crate) fn payload(&self, bytes: usize) -> HostBytes<'a> {
+        let room = stride(&self.geometry) - size_of::<SlotHeader>();
+        assert!(bytes <= room, "a payload longer than its slot");
+        // SAFETY: `at` promises a whole stride, of which the header is the first part.
+        let start = unsafe { self.start.add(size_of::<SlotHeader>()) };
+        // SAFETY: as many bytes are left of the stride (just above), mapped for `'a`; no slice of them ever exists.
+        unsafe { HostBytes::at(start, bytes) }
     }
 
     const fn header(&self) -> &SlotHeader {
         // SAFETY: `at` promises mapped bytes, aligned to 64, for `'a`, more than a `SlotHeader` has; it is made of
         // atomics only, so any bytes are valid, and the other process may change them.
         unsafe { self.start.cast::<SlotHeader>().as_ref() }
-    }
-
-    const fn payload(&self) -> NonNull<u8> {
-        // SAFETY: `at` promises a whole stride, of which the header is the first part.
-        unsafe { self.start.add(size_of::<SlotHeader>()) }
     }
 }

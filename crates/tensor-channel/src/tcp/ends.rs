@@ -7,6 +7,7 @@ use crate::channel::{ChannelSpec, Ends, Tag, TensorReceiver, TensorSender};
 use crate::deadline::Deadline;
 use crate::error::ChannelError;
 use crate::geometry::Geometry;
+use crate::payload::{HostBytes, Place, Sink, Source};
 use crate::tcp::connection::Connection;
 use crate::tcp::state::Message;
 
@@ -37,8 +38,14 @@ impl TensorSender for TcpSender {
         self.geometry.spec()
     }
 
-    fn send(&mut self, tag: Tag, payload: &[u8], patience: Duration) -> Result<(), ChannelError> {
-        self.geometry.check_payload(payload.len())?;
+    fn send_from(
+        &mut self,
+        tag: Tag,
+        payload: &dyn Source,
+        patience: Duration,
+    ) -> Result<(), ChannelError> {
+        let bytes = payload.bytes();
+        self.geometry.check_payload(bytes)?;
         let shared = &self.connection.shared;
         let memory = shared.wait(Deadline::after(patience), |state| {
             if state.peer.receiver_closed {
@@ -56,8 +63,8 @@ impl TensorSender for TcpSender {
             });
         };
         let mut copy = memory?;
-        copy.clear();
-        copy.extend_from_slice(payload);
+        copy.resize(bytes, 0);
+        payload.copy_to(Place::Host(HostBytes::of(&mut copy)))?;
         shared.change(|state| {
             state.outgoing.entered += 1;
             state
@@ -89,12 +96,12 @@ impl TensorReceiver for TcpReceiver {
         self.geometry.spec()
     }
 
-    fn receive(
+    fn receive_into(
         &mut self,
-        payload: &mut [u8],
+        payload: &mut dyn Sink,
         patience: Duration,
     ) -> Result<Option<(Tag, usize)>, ChannelError> {
-        self.geometry.check_room(payload.len())?;
+        self.geometry.check_room(payload.room())?;
         let shared = &self.connection.shared;
         let message = shared.wait(Deadline::after(patience), |state| {
             if let Some(message) = state.incoming.queue.pop_front() {
@@ -105,11 +112,11 @@ impl TensorReceiver for TcpReceiver {
             }
             state.fault.clone().map(|fault| Err(fault.into()))
         });
-        let Some(message) = message.transpose()? else {
+        let Some(mut message) = message.transpose()? else {
             return Ok(None);
         };
         let bytes = message.payload.len();
-        payload[..bytes].copy_from_slice(&message.payload);
+        payload.copy_from(Place::Host(HostBytes::of(&mut message.payload)))?;
         shared.change(|state| {
             state.incoming.read += 1;
             state.incoming.keep_memory(message.payload);

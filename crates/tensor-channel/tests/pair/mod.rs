@@ -38,13 +38,13 @@ pub fn offered(transport: Transport, link: LinkSpec) -> Offer {
         tcp_bind: "127.0.0.1:0".to_owned(),
         tcp_host: None,
     };
-    offer(transport, link, &options).expect("the machine has the transport")
+    offer(transport, link, &options, None).expect("the machine has the transport")
 }
 
 /// The offering and the attaching side.
 pub fn joined(offer: Offer, link: LinkSpec) -> (Ends, Ends) {
     let descriptor = offer.descriptor().clone();
-    let attaching = thread::spawn(move || attach(&descriptor, link, WATCHDOG));
+    let attaching = thread::spawn(move || attach(&descriptor, link, WATCHDOG, None));
     let offering = offer.accept(WATCHDOG).expect("the other side attaches");
     let attached = attaching.join().expect("attaching does not panic");
     (offering, attached.expect("the link is as expected"))

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tensor_channel::Descriptor;
+use tensor_channel::{Descriptor, Segments};
 
 /// Marks what a peer says among what the test harness prints.
 const MARK: &str = "peer says: ";
@@ -93,11 +93,12 @@ pub fn wait_for_end() {
 /// A descriptor as words.
 pub fn write(descriptor: &Descriptor) -> String {
     match descriptor {
-        Descriptor::Shm {
+        Descriptor::Shm(Segments {
             inbound,
             outbound,
             generation,
-        } => format!("shm {inbound} {outbound} {generation}"),
+        }) => format!("shm {inbound} {outbound} {generation}"),
+        Descriptor::Device { .. } => panic!("no device here"),
         Descriptor::Tcp { address, secret } => {
             format!("tcp {address} {}", u128::from_le_bytes(*secret))
         }
@@ -107,11 +108,11 @@ pub fn write(descriptor: &Descriptor) -> String {
 /// The words of a descriptor.
 pub fn read(words: &[String]) -> Descriptor {
     match words {
-        [kind, inbound, outbound, generation] if kind == "shm" => Descriptor::Shm {
+        [kind, inbound, outbound, generation] if kind == "shm" => Descriptor::Shm(Segments {
             inbound: inbound.clone(),
             outbound: outbound.clone(),
             generation: generation.parse().expect("a number"),
-        },
+        }),
         [kind, address, secret] if kind == "tcp" => Descriptor::Tcp {
             address: address.clone(),
             secret: secret.parse::<u128>().expect("a number").to_le_bytes(),

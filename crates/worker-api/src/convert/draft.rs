@@ -1,7 +1,7 @@
 //! Drafts and their sessions.
 
 use proto::draft::v1 as wire;
-use tensor_channel::{Descriptor, Transport};
+use tensor_channel::{Descriptor, MemoryHandle, Segments, Transport};
 
 use crate::error::SessionError;
 use crate::session::{DraftDescription, DraftSession, DraftStats};
@@ -50,7 +50,7 @@ pub fn session_to_proto(session: &DraftSession) -> wire::Session {
 /// A session as the target takes it. Whether its sizes make sense is for the link to say.
 ///
 /// # Errors
-/// [`SessionError::Invalid`]: a part is missing, or the secret has another length.
+/// [`SessionError::Invalid`]: a part is missing, or the secret or a device's identity has another length.
 pub fn session_from_proto(session: wire::Session) -> Result<DraftSession, SessionError> {
     let missing = |field: &str| SessionError::Invalid(format!("Session.{field} is missing"));
     let draft = session.draft.ok_or_else(|| missing("draft"))?;
@@ -63,14 +63,17 @@ pub fn session_from_proto(session: wire::Session) -> Result<DraftSession, Sessio
 
 pub(crate) fn channel_to_proto(channel: &Descriptor) -> wire::Channel {
     let way = match channel {
-        Descriptor::Shm {
-            inbound,
-            outbound,
-            generation,
-        } => wire::channel::Way::SharedMemory(wire::SharedMemory {
-            inbound: inbound.clone(),
-            outbound: outbound.clone(),
-            generation: *generation,
+        Descriptor::Shm(segments) => wire::channel::Way::SharedMemory(segments_to_proto(segments)),
+        Descriptor::Device {
+            transport,
+            segments,
+            memory,
+        } => wire::channel::Way::DeviceMemory(wire::DeviceMemory {
+            transport: transport_to_proto(transport).into(),
+            segments: Some(segments_to_proto(segments)),
+            device: memory.device.to_vec(),
+            bytes: memory.bytes,
+            handle: memory.handle.clone(),
         }),
         Descriptor::Tcp { address, secret } => wire::channel::Way::Tcp(wire::Tcp {
             address: address.clone(),
@@ -83,45 +86,86 @@ pub(crate) fn channel_to_proto(channel: &Descriptor) -> wire::Channel {
 pub(crate) fn channel_from_proto(channel: wire::Channel) -> Result<Descriptor, SessionError> {
     let missing = || SessionError::Invalid("Channel.way is missing".to_owned());
     Ok(match channel.way.ok_or_else(missing)? {
-        wire::channel::Way::SharedMemory(way) => Descriptor::Shm {
-            inbound: way.inbound,
-            outbound: way.outbound,
-            generation: way.generation,
-        },
+        wire::channel::Way::SharedMemory(way) => Descriptor::Shm(segments_from_proto(way)),
+        wire::channel::Way::DeviceMemory(way) => device_memory_from_proto(way)?,
         wire::channel::Way::Tcp(way) => Descriptor::Tcp {
             address: way.address,
-            secret: way.secret.try_into().map_err(|secret: Vec<u8>| {
-                let len = secret.len();
-                SessionError::Invalid(format!("Tcp.secret has {len} bytes, expected 16"))
-            })?,
+            secret: sixteen("Tcp.secret", way.secret)?,
         },
     })
 }
 
+fn segments_to_proto(segments: &Segments) -> wire::SharedMemory {
+    wire::SharedMemory {
+        inbound: segments.inbound.clone(),
+        outbound: segments.outbound.clone(),
+        generation: segments.generation,
+    }
+}
+
+fn segments_from_proto(segments: wire::SharedMemory) -> Segments {
+    Segments {
+        inbound: segments.inbound,
+        outbound: segments.outbound,
+        generation: segments.generation,
+    }
+}
+
+fn device_memory_from_proto(way: wire::DeviceMemory) -> Result<Descriptor, SessionError> {
+    let invalid = |words: &str| SessionError::Invalid(format!("DeviceMemory.{words}"));
+    let segments = way.segments.ok_or_else(|| invalid("segments is missing"))?;
+    Ok(Descriptor::Device {
+        transport: transport_from_proto(way.transport)
+            .ok_or_else(|| invalid("transport is none that is known"))?,
+        segments: segments_from_proto(segments),
+        memory: MemoryHandle {
+            device: sixteen("DeviceMemory.device", way.device)?,
+            bytes: way.bytes,
+            handle: way.handle,
+        },
+    })
+}
+
+fn sixteen(field: &str, bytes: Vec<u8>) -> Result<[u8; 16], SessionError> {
+    bytes.try_into().map_err(|bytes: Vec<u8>| {
+        let len = bytes.len();
+        SessionError::Invalid(format!("{field} has {len} bytes, expected 16"))
+    })
+}
+
 pub(crate) fn transports_to_proto(transports: &[Transport]) -> Vec<i32> {
-    let to_proto = |transport: &Transport| match transport {
-        Transport::CudaIpc => wire::Transport::CudaIpc,
-        Transport::HipIpc => wire::Transport::HipIpc,
-        Transport::Shm => wire::Transport::Shm,
-        Transport::Tcp => wire::Transport::Tcp,
-    };
     transports
         .iter()
-        .map(|transport| to_proto(transport).into())
+        .map(|transport| transport_to_proto(transport).into())
         .collect()
+}
+
+fn transport_to_proto(transport: &Transport) -> wire::Transport {
+    match transport {
+        Transport::CudaIpc => wire::Transport::CudaIpc,
+        Transport::HipIpc => wire::Transport::HipIpc,
+        Transport::EmulatedIpc => wire::Transport::EmulatedIpc,
+        Transport::Shm => wire::Transport::Shm,
+        Transport::Tcp => wire::Transport::Tcp,
+    }
+}
+
+fn transport_from_proto(transport: i32) -> Option<Transport> {
+    match wire::Transport::try_from(transport).ok()? {
+        wire::Transport::CudaIpc => Some(Transport::CudaIpc),
+        wire::Transport::HipIpc => Some(Transport::HipIpc),
+        wire::Transport::EmulatedIpc => Some(Transport::EmulatedIpc),
+        wire::Transport::Shm => Some(Transport::Shm),
+        wire::Transport::Tcp => Some(Transport::Tcp),
+        wire::Transport::Unspecified => None,
+    }
 }
 
 /// The transports that are known here; others are a newer peer's.
 #[must_use]
 pub fn transports_from_proto(transports: &[i32]) -> Vec<Transport> {
-    let from_proto = |&transport: &i32| match wire::Transport::try_from(transport).ok()? {
-        wire::Transport::CudaIpc => Some(Transport::CudaIpc),
-        wire::Transport::HipIpc => Some(Transport::HipIpc),
-        wire::Transport::Shm => Some(Transport::Shm),
-        wire::Transport::Tcp => Some(Transport::Tcp),
-        wire::Transport::Unspecified => None,
-    };
-    transports.iter().filter_map(from_proto).collect()
+    let known = |&transport: &i32| transport_from_proto(transport);
+    transports.iter().filter_map(known).collect()
 }
 
 /// Counters as they go over the wire.
@@ -170,18 +214,35 @@ mod tests {
         DraftSession { channel, draft }
     }
 
-    #[test]
-    fn sessions_come_back_as_they_went() {
-        let shm = Descriptor::Shm {
+    fn segments() -> Segments {
+        Segments {
             inbound: "in".to_owned(),
             outbound: "out".to_owned(),
             generation: u64::MAX,
-        };
+        }
+    }
+
+    fn device() -> Descriptor {
+        Descriptor::Device {
+            transport: Transport::HipIpc,
+            segments: segments(),
+            memory: MemoryHandle {
+                device: [9; 16],
+                bytes: u64::MAX,
+                handle: vec![1, 2, 3],
+            },
+        }
+    }
+
+    #[test]
+    fn sessions_come_back_as_they_went() {
+        let shm = Descriptor::Shm(segments());
+        let device = device();
         let tcp = Descriptor::Tcp {
             address: "[::1]:7".to_owned(),
             secret: [7; 16],
         };
-        for session in [session(shm), session(tcp)] {
+        for session in [session(shm), session(device), session(tcp)] {
             let back = session_from_proto(session_to_proto(&session)).unwrap();
             assert_eq!(back, session);
         }
@@ -192,6 +253,7 @@ mod tests {
         let all = [
             Transport::CudaIpc,
             Transport::HipIpc,
+            Transport::EmulatedIpc,
             Transport::Shm,
             Transport::Tcp,
         ];
@@ -225,10 +287,25 @@ mod tests {
             address: String::new(),
             secret: vec![1; 15],
         });
-        let short = wire::Session {
+        let with = |way| wire::Session {
             channel: Some(wire::Channel { way: Some(way) }),
-            ..whole
+            ..whole.clone()
         };
-        check(short, "15 bytes");
+        check(with(way), "15 bytes");
+        type Change = fn(&mut wire::DeviceMemory);
+        let bad: [(Change, &str); 3] = [
+            (|memory| memory.device.clear(), "device has 0 bytes"),
+            (|memory| memory.segments = None, "segments"),
+            (|memory| memory.transport = 99, "transport"),
+        ];
+        for (change, words) in bad {
+            let sent = session_to_proto(&session(device()));
+            let Some(wire::channel::Way::DeviceMemory(mut memory)) = sent.channel.unwrap().way
+            else {
+                panic!("memory of a device");
+            };
+            change(&mut memory);
+            check(with(wire::channel::Way::DeviceMemory(memory)), words);
+        }
     }
 }

@@ -45,6 +45,14 @@ impl Context {
         })
     }
 
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
+    }
+
+    pub(super) fn handle(&self) -> CUcontext {
+        self.context
+    }
+
     /// Makes it the one that this thread's calls go to.
     pub(super) fn enter(&self) -> Result<(), DeviceError> {
         if CURRENT.get() == self.id {

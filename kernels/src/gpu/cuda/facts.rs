@@ -98,7 +98,8 @@ fn name(device: CUdevice) -> Result<String, DeviceError> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-fn uuid(device: CUdevice) -> Result<[u8; 16], DeviceError> {
+/// The identity of a device in every process.
+pub(super) fn uuid(device: CUdevice) -> Result<[u8; 16], DeviceError> {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     // SAFETY: a place for the answer.
     check("cuDeviceGetUuid", unsafe {

@@ -135,6 +135,11 @@ calls! {
     free: "hipFree" = Of<*mut c_void>;
     host_malloc: "hipHostMalloc" = Of3<*mut *mut c_void, usize, c_uint>;
     host_free: "hipHostFree" = Of<*mut c_void>;
+    host_register: "hipHostRegister" = Of3<*mut c_void, usize, c_uint>;
+    host_unregister: "hipHostUnregister" = Of<*mut c_void>;
+    ipc_get: "hipIpcGetMemHandle" = Of2<*mut IpcHandle, *mut c_void>;
+    ipc_open: "hipIpcOpenMemHandle" = Of3<*mut *mut c_void, IpcHandle, c_uint>;
+    ipc_close: "hipIpcCloseMemHandle" = Of<*mut c_void>;
     stream_create: "hipStreamCreateWithFlags" = Of2<*mut Handle, c_uint>;
     stream_destroy: "hipStreamDestroy" = Of<Handle>;
     stream_synchronize: "hipStreamSynchronize" = Of<Handle>;
@@ -155,6 +160,11 @@ calls! {
     graph_destroy: "hipGraphDestroy" = Of<Handle>;
     graph_exec_destroy: "hipGraphExecDestroy" = Of<Handle>;
 }
+
+/// `hipIpcMemHandle_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct IpcHandle(pub [u8; 64]);
 
 /// `hipMemcpyKind`.
 #[allow(dead_code, reason = "copies on the device are for operations to come")]
@@ -178,6 +188,9 @@ pub(super) enum Attribute {
 /// Flags and modes of calls.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(super) const HOST_MALLOC_DEFAULT: c_uint = 0;
+pub(super) const HOST_REGISTER_PORTABLE: c_uint = 1;
+pub(super) const HOST_REGISTER_MAPPED: c_uint = 2;
+pub(super) const IPC_LAZY_PEER_ACCESS: c_uint = 1;
 pub(super) const CAPTURE_RELAXED: c_int = 2;
 
 thread_local! {

@@ -4,8 +4,10 @@
 use std::process::Command;
 
 use libloading::Library;
+use tensor_channel::MemoryHandle;
 
 use super::*;
+use crate::gpu::sharing::Sharing;
 
 /// The struct of the stand-in's one kernel.
 #[repr(C)]
@@ -229,6 +231,62 @@ fn what_cannot_be_recorded_is_refused_and_the_device_is_as_before() {
     add(&driver, at, 8, 9, 8);
     assert_eq!(read(&driver, at, 8), [9; 8]);
     driver.synchronize().unwrap();
+}
+
+#[test]
+fn registered_host_memory_is_copied_from_without_a_detour() {
+    let runtime = StandIn::new();
+    let driver = runtime.open().unwrap();
+    let at = driver.allocate(8).unwrap();
+    let allocated = (runtime.allocations)();
+    let mut host = [1_u8; 8];
+    // SAFETY: it lives until it is given back below.
+    unsafe { driver.register(host.as_mut_ptr(), 8) }.unwrap();
+    assert_eq!((runtime.allocations)(), allocated + 1);
+    // SAFETY: ranges of this size, and the host's stays.
+    unsafe { driver.copy_to_device(at, host.as_ptr(), 8) };
+    // What is copied later is what stands there later: it went nowhere in between.
+    host.fill(2);
+    driver.synchronize().unwrap();
+    assert_eq!(read(&driver, at, 8), [2; 8]);
+    // SAFETY: registered above; all copies were waited for.
+    unsafe { driver.unregister(host.as_mut_ptr()) };
+    assert_eq!((runtime.allocations)(), allocated);
+    // SAFETY: as above.
+    unsafe { driver.copy_to_device(at, host.as_ptr(), 8) };
+    host.fill(3);
+    driver.synchronize().unwrap();
+    assert_eq!(read(&driver, at, 8), [2; 8]);
+}
+
+#[test]
+fn memory_is_shared_by_its_handle_and_given_back() {
+    let runtime = StandIn::new();
+    let driver = runtime.open().unwrap();
+    let from = driver.allocate(8).unwrap();
+    let allocated = (runtime.allocations)();
+    let (own, handle) = driver.share(8).unwrap();
+    let mut handle = MemoryHandle {
+        device: driver.facts().uuid,
+        bytes: 8,
+        handle,
+    };
+    let opened = driver.open_shared(&handle).unwrap();
+    // SAFETY: ranges of this size.
+    unsafe { driver.zero(from, 8) };
+    add(&driver, from, 8, 7, 8);
+    // SAFETY: as above, and apart.
+    unsafe { driver.copy_to_shared(opened, from, 8) };
+    assert_eq!(read(&driver, own, 8), [7; 8]);
+    handle.handle.pop();
+    let error = driver.open_shared(&handle).unwrap_err().to_string();
+    assert!(error.contains("63 bytes"), "{error}");
+    // SAFETY: opened and shared above; all copies were waited for.
+    unsafe {
+        driver.close_shared(opened);
+        driver.unshare(own);
+    }
+    assert_eq!((runtime.allocations)(), allocated);
 }
 
 #[test]

@@ -19,6 +19,9 @@ struct Op {
     Args args;
 };
 typedef std::vector<Op> Ops;
+struct Ipc {
+    char bytes[64];
+};
 Ops stream;
 Ops* recording;
 int warp_size = 32, devices = 1, allocations;
@@ -69,6 +72,13 @@ int hipMalloc(void** at, size_t bytes) {
 int hipFree(void* at) { return allocations--, free(at), 0; }
 int hipHostMalloc(void** at, size_t bytes, unsigned) { return allocations++, *at = malloc(bytes), 0; }
 int hipHostFree(void* at) { return allocations--, free(at), 0; }
+int hipHostRegister(void* at, size_t, unsigned flags) { return allocations++, at && flags == 3 ? 0 : 1; }
+int hipHostUnregister(void*) { return allocations--, 0; }
+int hipIpcGetMemHandle(void* handle, void* at) { return memcpy(handle, &at, sizeof at), 0; }
+int hipIpcOpenMemHandle(void** at, Ipc handle, unsigned flags) {
+    return memcpy(at, &handle, sizeof *at), flags == 1 ? 0 : 1;
+}
+int hipIpcCloseMemHandle(void*) { return 0; }
 int hipStreamCreateWithFlags(void** at, unsigned flags) { return *at = &stream, flags == 1 ? 0 : 1; }
 int hipStreamDestroy(void*) { return 0; }
 int hipStreamSynchronize(void* at) {

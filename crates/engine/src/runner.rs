@@ -249,17 +249,18 @@ impl Runner {
             sequence.extend(output.answer(place.segment, node)?, chooser)
         });
         // What has ended needs no state.
-        if sequence.ending().is_none()
-            && let Err(error) = self.model.commit(sequence.place.id, &path)
-        {
-            tracing::error!(%error, "an accepted path could not be committed");
-            note_gone(&mut self.gone, &error);
-            sequence.end(Ending::Failed(model_error(&error)));
+        if sequence.ending().is_none() {
+            let rows = path.iter().map(|node| place.first + node);
+            let position = sequence.fed();
+            self.speculator
+                .keep_features(sequence, &mut self.model, position, rows);
+            self.speculator.feed_round(sequence);
+            if let Err(error) = self.model.commit(sequence.place.id, &path) {
+                tracing::error!(%error, "an accepted path could not be committed");
+                note_gone(&mut self.gone, &error);
+                sequence.end(Ending::Failed(model_error(&error)));
+            }
         }
-        let rows = path.iter().map(|node| place.first + node);
-        let position = sequence.fed();
-        self.speculator
-            .keep_features(sequence, &mut self.model, position, rows);
         sequence.advance(path.len());
         let accepted = path.len() - 1;
         let round = Round {

@@ -54,6 +54,8 @@ struct Attached {
     is_late: bool,
     /// Sequences that it could not be told the end of yet.
     to_forget: Vec<u64>,
+    /// It failed where nothing could be done about it yet.
+    fault: Option<DrafterError>,
     /// When it was asked last, for how many proposals, and whether that measures its pace.
     asked: Option<(Instant, usize, bool)>,
 }
@@ -108,6 +110,7 @@ impl Speculator {
             offered,
             is_late: false,
             to_forget: Vec::new(),
+            fault: None,
             asked: None,
         });
         counters.update(|stats| stats.draft_attached = true);
@@ -315,6 +318,9 @@ impl Speculator {
         let Some(draft) = &mut self.draft else {
             return Ok(());
         };
+        if let Some(fault) = draft.fault.take() {
+            return Err(fault);
+        }
         let drafter = &mut draft.offered.drafter;
         while let Some(&id) = draft.to_forget.last() {
             if !drafter.forget(id)? {

@@ -57,6 +57,26 @@ impl Speculator {
         }
         drafting.tail.as_mut()
     }
+
+    /// Gives the draft what a round has accepted, if it has all that came before: on a device it takes it in while the
+    /// target commits.
+    pub fn feed_round(&mut self, sequence: &mut Sequence) {
+        let Some(draft) = self.draft.as_mut().filter(|draft| !draft.is_late) else {
+            return;
+        };
+        let (position, drafting) = (sequence.fed(), &mut sequence.drafting);
+        let Some(tail) = drafting
+            .tail
+            .as_ref()
+            .filter(|_| drafting.fed_to == position)
+        else {
+            return;
+        };
+        match feed(&mut *draft.offered.drafter, drafting.id, tail, position) {
+            Ok(fed_to) => drafting.fed_to = fed_to,
+            Err(error) => draft.fault = Some(error),
+        }
+    }
 }
 
 /// Gives the draft what it has not seen of a sequence, and the position up to which it has then.

@@ -29,13 +29,22 @@ collect() {
   done
   rm -f "$log"
 }
-collect kernels conformance kv_types
+collect kernels conformance kv_types exchange
 collect models goldens gpu lossless stages dflash_goldens dflash_context dflash_dialects dflash_demo speculation_goldens
 collect engine speculation lossless
+
+# collect_bench NAME
+collect_bench() {
+  local program log
+  log=$(mktemp)
+  cargo bench --locked --no-run -p kernels --bench "$1" 2>&1 | tee "$log" >&2
+  program=$(sed -n "s|.*Executable benches/$1.*(\\(.*\\))|\\1|p" "$log")
+  [ -n "$program" ] || { echo "gpu-check-build: cargo named no program of the bench $1" >&2; exit 1; }
+  strip -o "$out/kernels.$1" "$program" 2>/dev/null || cp "$program" "$out/kernels.$1"
+  rm -f "$log"
+}
 # What compares the ways to share the work of products: TANDEM_BENCH_DEVICE=cuda:0 DIR/kernels.product_shapes [ROWS PART]
-log=$(mktemp)
-cargo bench --locked --no-run -p kernels --bench product_shapes 2>&1 | tee "$log" >&2
-program=$(sed -n 's|.*Executable benches/product_shapes.*(\(.*\))|\1|p' "$log")
-rm -f "$log"
-strip -o "$out/kernels.product_shapes" "$program" 2>/dev/null || cp "$program" "$out/kernels.product_shapes"
+collect_bench product_shapes
+# The table of tensor channels.
+collect_bench channels
 ls -l "$out"

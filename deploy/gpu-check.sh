@@ -163,7 +163,7 @@ for split in "${splits[@]}"; do
 done
 
 if [ -n "$tests" ]; then
-  for test in kernels.conformance kernels.kv_types models.goldens models.gpu models.lossless models.stages models.dflash_goldens \
+  for test in kernels.conformance kernels.kv_types kernels.exchange models.goldens models.gpu models.lossless models.stages models.dflash_goldens \
     models.dflash_context models.dflash_dialects models.dflash_demo models.speculation_goldens engine.speculation \
     engine.lossless; do
     if [ -x "$tests/$test" ]; then
@@ -174,6 +174,10 @@ if [ -n "$tests" ]; then
   done
 else
   echo "SKIP tests: no --tests"
+fi
+
+if [ -n "$bench" ] && [ -x "$tests/kernels.channels" ]; then
+  check "tensor channels" "$tests/kernels.channels" && sed 's/^/     /' "$logs/tensor-channels.log"
 fi
 
 if [ -n "$bench" ]; then

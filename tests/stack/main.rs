@@ -7,6 +7,7 @@ mod answers;
 mod commands;
 mod company;
 mod deaths;
+mod devices;
 mod drafts;
 mod http;
 mod processes;

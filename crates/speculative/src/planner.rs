@@ -8,7 +8,7 @@ use crate::costs::Costs;
 use crate::tree::DraftTree;
 
 /// Share of the time spent without drafts that trying one again may cost.
-const PROBE_SHARE: f64 = 0.01;
+const PROBE_SHARE: f64 = 0.007;
 /// Rounds after which a plain step is taken, to know what it would take.
 const ROUNDS_PER_PLAIN_STEP: u32 = 64;
 /// Nodes verified when a draft is tried again, and first of all.

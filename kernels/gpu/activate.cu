@@ -1,11 +1,13 @@
 // Rows for products in the forms of activations.h, where rows are more than products make for themselves.
 //
-// x: [N, K]. Grid: N by stretches of 2048 inputs; every thread block of a row adds the row's squares up again, in the same
-// order, which spares a launch.
+// x: [N, K]. Grid: N by stretches of 2048 inputs; every thread block of a row adds all the row's squares up for itself, which
+// spares a launch.
 #include "activate.h"
 
-constexpr u32 THREADS = NORM_THREADS;
+constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / LANES;
+// Blocks of 256 inputs of a warp whose values are on their way together.
+constexpr u32 TOGETHER = 3;
 
 struct ActivateArgs {
     const float* x;
@@ -16,13 +18,30 @@ struct ActivateArgs {
     float eps;
 };
 
-KERNEL(activate, ActivateArgs, 256) {
+KERNEL(activate, ActivateArgs, THREADS) {
+    SHARED float squares[SQUARES];
     u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();
-    RowOf x = {args.x + (u64)row * cols, cols, cols % 4 == 0};
-    float inverse = args.gamma ? inverse_norm(x, args.eps) : 1.0f;
-    if (256 * block >= cols) return;
+    RowOf x = {args.x + (u64)row * cols, cols, cols % 4 == 0}, gamma = {args.gamma, cols, cols % 4 == 0};
     float v[OWN];
-    load_normed(x, args.gamma, inverse, block, v);
+    if (args.gamma) {
+#pragma unroll 1
+        for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
+            float some[TOGETHER][OWN];
+#pragma unroll
+            for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
+#pragma unroll
+            for (u32 i = 0; i < TOGETHER; i++)
+                if (256 * (first + i * WARPS) < cols) put_squares(squares, first + i * WARPS, some[i]);
+        }
+        sync_threads();
+        float inverse = inverse_norm(squares, cols, args.eps), factors[OWN];
+        load_block(x, block, v);
+        load_block(gamma, block, factors);
+        norm(v, inverse, factors);
+    } else {
+        load_block(x, block, v);
+    }
+    if (256 * block >= cols) return;
     u64 tile = row / COLUMNS, units = (cols + 63) / 64;
     Activations to = args.to;
     if (to.by256) to.by256 += tile * (cols / 256) * BYTES_256;

@@ -3,8 +3,8 @@
 #pragma once
 #include "activations.h"
 
-// Threads that add up a row's squares: the first ones of a thread block.
-constexpr u32 NORM_THREADS = 256;
+// Sums of squares that a row has, one for each 256 inputs; of longer rows than that, one for several.
+constexpr u32 SQUARES = 256;
 // Inputs of a lane.
 constexpr u32 OWN = 8;
 
@@ -32,59 +32,47 @@ DEVICE void load_own(const RowOf& row, u32 at, float (&v)[OWN]) {
     }
 }
 
-// All threads of the block call it.
-DEVICE float inverse_norm(const RowOf& x, float eps) {
-    // Stretches of the row that are on their way together.
-    constexpr u32 TOGETHER = 3;
-    SHARED float parts[NORM_THREADS / LANES];
-    if (thread_index() < NORM_THREADS) {
-        float sum = 0.0f;
-#pragma unroll 1
-        for (u32 first = OWN * thread_index(); first < x.cols; first += OWN * NORM_THREADS * TOGETHER) {
-            float v[TOGETHER][OWN];
-#pragma unroll
-            for (u32 i = 0; i < TOGETHER; i++) load_own(x, first + i * OWN * NORM_THREADS, v[i]);
-            // Zeros behind the end change nothing.
-#pragma unroll
-            for (u32 i = 0; i < TOGETHER; i++)
-                for (u32 j = 0; j < OWN; j++) sum = fused_multiply_add(v[i][j], v[i][j], sum);
-        }
-        sum = warp_sum(sum);
-        if (lane_index() == 0) parts[warp_index()] = sum;
-    }
-    sync_threads();
+// The squares of a warp's 256 inputs from `256 block` on, added up in `squares`; a block and the one SQUARES
+// further are one warp's.
+DEVICE void put_squares(float* squares, u32 block, const float (&v)[OWN]) {
     float sum = 0.0f;
-    for (u32 i = 0; i < NORM_THREADS / LANES; i++) sum += parts[i];
-    return divide(1.0f, square_root(divide(sum, (float)x.cols) + eps));
+    for (u32 j = 0; j < OWN; j++) sum = fused_multiply_add(v[j], v[j], sum);
+    sum = warp_sum(sum);
+    if (lane_index() == 0) squares[block % SQUARES] = block < SQUARES ? sum : squares[block % SQUARES] + sum;
 }
 
-// A lane's inputs of the 256 from `256 block` on, normed where `gamma` is not null.
-DEVICE void load_normed(const RowOf& x, const float* gamma, float inverse, u32 block, float (&v)[OWN]) {
-    u32 at = 256 * block + OWN * lane_index();
-    load_own(x, at, v);
-    if (!gamma) return;
-    float factors[OWN];
-    load_own({gamma, x.cols, x.is_aligned}, at, factors);
-    for (u32 i = 0; i < OWN; i++) v[i] = multiply(multiply(v[i], inverse), factors[i]);
+// What a row is multiplied with, when all its squares are there.
+DEVICE float inverse_norm(const float* squares, u32 cols, float eps) {
+    u32 count = smaller((cols + 255) / 256, SQUARES);
+    float sum = 0.0f;
+    for (u32 i = lane_index(); i < count; i += LANES) sum += squares[i];
+    return divide(1.0f, square_root(divide(warp_sum(sum), (float)cols) + eps));
+}
+
+// A lane's inputs of the 256 from `256 block` on.
+DEVICE void load_block(const RowOf& x, u32 block, float (&v)[OWN]) { load_own(x, 256 * block + OWN * lane_index(), v); }
+
+DEVICE void norm(float (&v)[OWN], float inverse, const float (&gamma)[OWN]) {
+    for (u32 i = 0; i < OWN; i++) v[i] = multiply(multiply(v[i], inverse), gamma[i]);
 }
 
 // The largest of the lanes whose index agrees but for the bits below `width`.
 DEVICE float largest(float x, u32 width) {
-    for (u32 mask = width / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
+    for (u32 mask = width / 2; mask > 0; mask /= 2) x = larger_magnitude(x, shuffle_xor(x, mask));
     return x;
 }
 
 // Eight int8 in two words, and their sum.
 DEVICE i32 quantise(const float (&v)[OWN], float amax, u32 (&words)[2]) {
+    // On top of 1.5 x 2^23, a float's lowest bits are the integer, rounded, in two's complement.
+    constexpr float ROUNDS = 12582912.0f;
     float inverse = amax > 0.0f ? divide(127.0f, amax) : 0.0f;
-    i32 sum = 0;
-    words[0] = words[1] = 0;
-    for (u32 i = 0; i < OWN; i++) {
-        i32 q = round_to_int(v[i] * inverse);
-        sum += q;
-        words[i / 4] |= (u32)(q & 0xff) << (8 * (i % 4));
+    for (u32 i = 0; i < 2; i++) {
+        u32 q[4];
+        for (u32 j = 0; j < 4; j++) q[j] = f32_to_bits(fused_multiply_add(v[4 * i + j], inverse, ROUNDS));
+        words[i] = low_bytes(q[0], q[1], q[2], q[3]);
     }
-    return sum;
+    return dot4(words[0], 0x01010101u, dot4(words[1], 0x01010101u, 0));
 }
 
 // Quants of inputs 8 lane.. of a warp's 256, as two words of unit `lane / 8`.
@@ -99,7 +87,7 @@ DEVICE void put_quants(u8* unit, u32 column, const u32 (&words)[2]) {
 DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, float (&v)[OWN]) {
     u32 lane = lane_index();
     float magnitude = 0.0f;
-    for (u32 i = 0; i < OWN; i++) magnitude = larger(magnitude, v[i] < 0.0f ? -v[i] : v[i]);
+    for (u32 i = 0; i < OWN; i++) magnitude = larger_magnitude(magnitude, v[i]);
     u32 words[2];
     // Only rows of whole quant blocks have a form in int8, so warps are whole in the one, and groups of four lanes in the other.
     if (to.by256) {

@@ -113,6 +113,13 @@ DEVICE Vec4u load_stream(const void* at) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
     return v;
 }
+DEVICE float larger_magnitude(float a, float b) { float y; asm("{.reg .f32 m; abs.f32 m, %2; max.f32 %0, %1, m;}" : "=f"(y) : "f"(a), "f"(b)); return y; }
+// The lowest bytes of four words.
+DEVICE u32 low_bytes(u32 a, u32 b, u32 c, u32 d) {
+    u32 y;
+    asm("{.reg .b32 l, h; prmt.b32 l, %1, %2, 0x0040; prmt.b32 h, %3, %4, 0x0040; prmt.b32 %0, l, h, 0x5410;}" : "=r"(y) : "r"(a), "r"(b), "r"(c), "r"(d));
+    return y;
+}
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
 DEVICE void fence_device() { __threadfence(); }
 #if __CUDA_ARCH__ >= 800
@@ -182,9 +189,14 @@ DEVICE i32 dot4(u32 a, u32 b, i32 c) {
 #endif
 }
 DEVICE Vec4u load_stream(const void* at) { return *static_cast<const Vec4u*>(at); }
+DEVICE float larger_magnitude(float a, float b) { return __builtin_fmaxf(a, __builtin_fabsf(b)); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return __hip_atomic_fetch_add(at, value, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
 DEVICE void fence_device() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "agent"); }
 #endif
+#endif
+
+#if !ON_CUDA
+DEVICE u32 low_bytes(u32 a, u32 b, u32 c, u32 d) { return (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | d << 24; }
 #endif
 
 DEVICE u32 lane_index() { return thread_index() % LANES; }

@@ -268,6 +268,7 @@ DEVICE u32 ballot(bool vote) {
 DEVICE float exp2_fast(float x) { return exp2f(x); }
 DEVICE float log2_fast(float x) { return log2f(x); }
 DEVICE float square_root(float x) { return sqrtf(x); }
+DEVICE float larger_magnitude(float a, float b) { return fmaxf(a, fabsf(b)); }
 DEVICE float divide(float a, float b) { return a / b; }
 DEVICE float multiply(float a, float b) { return a * b; }
 DEVICE float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }

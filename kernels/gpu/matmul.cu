@@ -3,8 +3,8 @@
 // A warp multiplies a piece: 16 rows of W by one slice of the inputs or two, with 8 rows of x (columns here); products.h has the
 // order of additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
 // its warps take its pieces in turn. Weights come through a ring in shared memory that each warp has for itself: nobody waits for
-// another until sums of pieces meet. A ring is full before the kernel before this one has ended, and when the last weights are
-// on their way the next one may start: so memory is busy all the time.
+// another until sums of pieces meet. Rings fill as soon as there is room for the block, be it that several kernels before this one have
+// not ended: so memory is busy all the time.
 // GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
 // every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
 // SLICES_OF_PIECE: 1 or 2.
@@ -12,9 +12,9 @@
 #define TYPES (1 << 12)
 #define GATED 0
 #define ONE_ROW 1
-#define WARPS 12
-#define STAGES 3
-#define RESIDENT 2
+#define WARPS 16
+#define STAGES 4
+#define RESIDENT 1
 #define SLICES_OF_PIECE 2
 #endif
 #define COLUMN_TILES 1
@@ -50,8 +50,6 @@ struct MatmulArgs {
     u32 beside;
     // Sixteens of rows whose sums wait for each other at a time.
     u32 round;
-    // Bytes behind its ring that a warp asks for as far as L2, a multiple of 16.
-    u32 ahead;
 };
 
 template <u32 T> constexpr u32 largest_tile() {
@@ -123,11 +121,6 @@ struct Feed {
             at += 16 * lane_index();
         }
     }
-    // The next kernel may start when the block's last piece is on its way; its warp says so, since one thread's word is the
-    // block's.
-    DEVICE_MEMBER void tell() const {
-        if (left == 0 && number == end + WARPS - 1) let_next_start();
-    }
     // Begins to copy the next tile; `to`: this lane's first place.
     DEVICE_MEMBER void copy(const MatmulArgs& args, SharedPlace to) {
         if (left > 0) {
@@ -137,7 +130,6 @@ struct Feed {
             at += tile();
             left--;
             if (left == 0) seek(args);
-            tell();
         }
         commit_copies();
     }
@@ -187,20 +179,55 @@ struct Ring {
     }
 };
 
-// ONE_ROW: the row in the forms that are read.
-DEVICE void put_row(const MatmulArgs& args, const Activations& to) {
-    // Blocks of 256 inputs whose values are on their way together.
-    constexpr u32 TOGETHER = 3;
-    RowOf row = {args.row, args.cols, true};
-    float inverse = args.gamma ? inverse_norm(row, args.eps) : 1.0f;
+// Blocks of 256 inputs of a warp whose values are on their way together.
+constexpr u32 TOGETHER = 4;
+typedef float Stretch[TOGETHER][OWN];
+// Of them, those whose norm's factors are there before the row is; for more, registers are too few.
+constexpr u32 EARLY = 2;
+typedef float EarlyFactors[EARLY][OWN];
+
+// Values of a row, from block `first` on.
+DEVICE void load_stretch(const RowOf& row, u32 first, Stretch& v) {
+#pragma unroll
+    for (u32 i = 0; i < TOGETHER; i++) load_block(row, first + i * WARPS, v[i]);
+}
+
+// ONE_ROW: the row in the forms that are read. `early`: of the warp's first stretch. `squares`: room for the row's.
+DEVICE void put_row(const MatmulArgs& args, const Activations& to, const EarlyFactors& early, float* squares) {
+    constexpr u32 APART = WARPS * TOGETHER;
+    RowOf row = {args.row, args.cols, true}, gamma = {args.gamma, args.cols, true};
+    Stretch v;
+    u32 blocks = (args.cols + 255) / 256, last = warp_index();
+    float inverse = 1.0f;
+    load_stretch(row, warp_index(), v);
+    if (args.gamma) {
 #pragma unroll 1
-    for (u32 first = warp_index(); 256 * first < args.cols; first += WARPS * TOGETHER) {
-        float v[TOGETHER][OWN];
+        for (u32 first = warp_index(); first < blocks; first += APART) {
+            if (first != last) load_stretch(row, first, v);
+            last = first;
 #pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) load_normed(row, args.gamma, inverse, first + i * WARPS, v[i]);
+            for (u32 i = 0; i < TOGETHER; i++)
+                if (first + i * WARPS < blocks) put_squares(squares, first + i * WARPS, v[i]);
+        }
+        sync_threads();
+        inverse = inverse_norm(squares, args.cols, args.eps);
+    }
+#pragma unroll 1
+    for (u32 first = warp_index(); first < blocks; first += APART) {
+        if (first != last) load_stretch(row, first, v);
+        last = first;
 #pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++)
-            if (256 * (first + i * WARPS) < args.cols) put_forms(to, 0, args.cols, first + i * WARPS, v[i]);
+        for (u32 i = 0; i < TOGETHER; i++) {
+            if (first + i * WARPS >= blocks) break;
+            if (args.gamma && i < EARLY && first < APART) {
+                norm(v[i], inverse, early[i < EARLY ? i : 0]);
+            } else if (args.gamma) {
+                float factors[OWN];
+                load_block(gamma, first + i * WARPS, factors);
+                norm(v[i], inverse, factors);
+            }
+            put_forms(to, 0, args.cols, first + i * WARPS, v[i]);
+        }
     }
 }
 
@@ -249,6 +276,7 @@ DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32
 }
 
 KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
+    let_next_start();
     DYNAMIC_SHARED(shared);
     // A multiprocessor's blocks are, as far as is known, apart by the number of multiprocessors.
     u32 apart = grid_x() / args.beside, place = block_x() % apart * args.beside + block_x() / apart;
@@ -256,26 +284,22 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
     u32 number = first * PIECES + warp_index();
     Feed feed = {number, last * PIECES, nullptr, 0, 0};
     feed.seek(args);
-    feed.tell();
     Ring ring = {shared + warp_index() * STAGES * STAGE_BYTES, 0, args.x};
     // Weights are nobody's result: they are on their way before the activations are there.
 #pragma unroll 1
     for (u32 i = 0; i < STAGES; i++) feed.copy(args, shared_place(ring.stages + i * STAGE_BYTES + 16 * lane_index()));
-    Feed later = feed;
-#pragma unroll 1
-    for (u32 room = args.ahead; room > 0 && later.left > 0; later.seek(args)) {
-        u32 bytes = smaller(room, later.left * later.tile());
-        if (lane_index() == 0) prefetch(later.at, bytes);
-        room -= bytes;
-        later.left = 0;
-    }
-    if (ONE_ROW && args.gamma && block_x() == 0 && thread_index() == 0) prefetch(args.gamma, args.cols * sizeof(float) / 16 * 16);
-    wait_for_inputs();
     float* slots = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);
-    if (ONE_ROW) {
+    if constexpr (ONE_ROW) {
+        SHARED float squares[SQUARES];
+        EarlyFactors early = {};
+        if (args.gamma)
+            for (u32 i = 0; i < EARLY; i++) load_block({args.gamma, args.cols, true}, warp_index() + i * WARPS, early[i]);
+        wait_for_inputs();
         ring.x = forms_at(reinterpret_cast<u8*>(slots + args.round * PIECES * SLOT), args.cols);
-        put_row(args, ring.x);
+        put_row(args, ring.x, early, squares);
         sync_threads();
+    } else {
+        wait_for_inputs();
     }
 #pragma unroll 1
     for (; first < last; first += args.round) {

@@ -11,13 +11,12 @@ use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 /// Tiles of a warp's ring.
 const STAGES: [usize; 6] = [8, 6, 4, 3, 2, 1];
 /// Shared memory that a block takes besides its own.
-const RESERVED_BYTES: usize = 1280;
+const RESERVED_BYTES: usize = 2304;
 /// For sums that wait for each other, those of one row and of several.
 const SUMS_BYTES: [usize; 2] = [16 << 10, 8 << 10];
-/// Types whose products need more registers than half of a multiprocessor's are for twelve warps.
+/// Types whose products need more registers, so that there are fewer warps.
+const HEAVY_WARPS: usize = 16;
 pub(super) const HEAVY: [DType; 3] = [DType::F32, DType::F16, DType::Q2K];
-/// Threads that norm a row.
-const NORM_WARPS: usize = 8;
 
 /// See gpu/matmul.cu.
 #[derive(Clone, Copy)]
@@ -37,7 +36,6 @@ pub(super) struct NarrowArgs {
     pub extra: u32,
     pub beside: u32,
     pub round: u32,
-    pub ahead: u32,
 }
 
 /// What may be chosen.
@@ -48,36 +46,36 @@ struct Choice {
     per_multiprocessor: usize,
     /// Blocks that there is room for, those of the next launch among them.
     resident: usize,
-    /// Bytes that a warp asks for behind its ring.
-    ahead_bytes: usize,
     /// A single row is made ready by every block for itself.
     row_inside: bool,
     /// Of a piece of work: 1 or 2.
     slices: usize,
 }
 
-/// For a row alone: half of a multiprocessor, so that the next launch's weights come while this one's last are multiplied. Three warps beside
-/// each other hide what one waits for; 16 rows are 4 or 8 pieces of work, and blocks have three times that or more.
+/// For a row alone: nearly all shared memory is rings, which fill while the launches before run.
 const USUAL: Choice = Choice {
-    warps: 12,
+    warps: 20,
     per_multiprocessor: 1,
-    resident: 2,
-    ahead_bytes: 4096,
+    resident: 1,
     row_inside: true,
     slices: 2,
 };
 
-/// For some rows, which are read from L1: two thirds, with as much of L1 as shared memory.
+/// For some rows, which are read from L1, and large matrices.
 const SEVERAL: Choice = Choice {
     warps: 8,
     per_multiprocessor: 2,
-    resident: 3,
-    ahead_bytes: 4096,
+    resident: 2,
     row_inside: false,
     slices: 2,
 };
-/// Shared memory of a block that reads rows from L1.
-const BESIDE_L1_BYTES: usize = 64 << 10;
+/// Sixteens of rows for each multiprocessor from which on matrices are large: fewer are too few pieces for two blocks.
+const LARGE: usize = 4;
+/// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third at most.
+const L1_BYTES: usize = 36 << 10;
+
+/// Inputs of a row of which a block adds up squares, whatever its number of warps: see `SQUARES` of gpu/activate.h.
+const MOST_COLS_INSIDE: usize = 256 * 256;
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +96,6 @@ impl fmt::Display for Narrow {
             warps,
             per_multiprocessor,
             resident,
-            ahead_bytes,
             row_inside,
             slices,
         } = self.choice;
@@ -106,7 +103,7 @@ impl fmt::Display for Narrow {
         let row = if row_inside { "inside" } else { "before" };
         write!(
             f,
-            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {ahead_bytes} ahead, row {row}, {slices} slices"
+            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, row {row}, {slices} slices"
         )
     }
 }
@@ -114,29 +111,20 @@ impl fmt::Display for Narrow {
 impl Narrow {
     /// The usual one, or what of it there is room for on the device.
     pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
-        let with = |warps, resident, row_inside| Choice {
+        let with = |warps, row_inside| Choice {
             warps,
-            resident,
             row_inside,
             ..USUAL
         };
-        let choices = if work.num_rows == 1 {
-            [USUAL, with(12, 1, true), with(8, 1, true)]
-        } else {
-            let pair = Choice {
-                resident: 2,
-                ..SEVERAL
-            };
-            [SEVERAL, pair, with(12, 1, false)]
-        };
-        let choices = [
-            choices[0],
-            choices[1],
-            choices[2],
-            with(8, 1, false),
-            with(4, 1, false),
-        ];
         let sixteens = sixteens(work);
+        let first = if work.num_rows == 1 {
+            [USUAL, with(16, true), with(8, true)]
+        } else if sixteens >= LARGE * facts.multiprocessors as usize {
+            [SEVERAL, with(16, false), with(12, false)]
+        } else {
+            [with(16, false), with(12, false), SEVERAL]
+        };
+        let choices = [first[0], first[1], first[2], with(8, false), with(4, false)];
         let fitting = choices.map(|choice| {
             // Where blocks have 16 rows each, two slices at a time would leave warps without any.
             let blocks = facts.multiprocessors as usize * choice.per_multiprocessor;
@@ -153,25 +141,18 @@ impl Narrow {
     pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
         let mut shapes = Vec::new();
         for (warps, per_multiprocessor, resident) in [
-            (12, 1, 2),
-            (8, 1, 2),
+            (20, 1, 1),
+            (16, 1, 1),
+            (24, 1, 1),
             (8, 2, 2),
             (8, 2, 3),
-            (12, 2, 2),
-            (16, 1, 1),
+            (8, 1, 2),
         ] {
-            for (ahead_bytes, row_inside, slices) in [
-                (4096, true, 2),
-                (0, true, 2),
-                (8192, true, 2),
-                (4096, false, 2),
-                (4096, true, 1),
-            ] {
+            for (row_inside, slices) in [(true, 2), (true, 1), (false, 2), (false, 1)] {
                 let choice = Choice {
                     warps,
                     per_multiprocessor,
                     resident,
-                    ahead_bytes,
                     row_inside,
                     slices,
                 };
@@ -183,12 +164,15 @@ impl Narrow {
     }
 
     fn fitting(choice: Choice, work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
-        let row_inside = choice.row_inside && work.num_rows == 1 && work.cols.is_multiple_of(4);
+        let row_inside = choice.row_inside
+            && work.num_rows == 1
+            && work.cols.is_multiple_of(4)
+            && work.cols <= MOST_COLS_INSIDE;
         let choice = Choice {
             row_inside,
             ..choice
         };
-        if is_heavy(work.types) && choice.resident > 1 || row_inside && choice.warps < NORM_WARPS {
+        if is_heavy(work.types) && (choice.resident > 1 || choice.warps > HEAVY_WARPS) {
             return None;
         }
         let sixteens = sixteens(work);
@@ -201,12 +185,9 @@ impl Narrow {
             .max(1);
         let x = if row_inside { row_bytes(work) } else { 0 };
         let stage = dtypes(work.types).map(tile_bytes).max()?;
-        let room = (facts.shared_bytes_per_block as usize + 1024) / choice.resident;
-        let room = if row_inside {
-            room
-        } else {
-            room.min(BESIDE_L1_BYTES)
-        };
+        let all = facts.shared_bytes_per_block as usize + 1024;
+        let l1 = if row_inside { 0 } else { L1_BYTES.min(all / 3) };
+        let room = (all - l1) / choice.resident;
         let bytes = |stages: usize| choice.warps * stages * stage + round * sums + x;
         let fits = |stages: &usize| bytes(*stages) + RESERVED_BYTES <= room;
         let stages = STAGES.into_iter().find(fits)?;
@@ -261,7 +242,6 @@ impl Narrow {
             extra: all % blocks,
             beside: if blocks.is_multiple_of(per) { per } else { 1 },
             round: self.round as u32,
-            ahead: self.choice.ahead_bytes as u32,
         }
     }
 
@@ -314,8 +294,13 @@ fn is_heavy(types: u32) -> bool {
 /// For a row alone, and for some rows.
 pub(super) fn sources(types: u32, matrices: usize) -> [Source; 2] {
     [USUAL, SEVERAL].map(|choice| {
-        let resident = if is_heavy(types) { 1 } else { choice.resident };
-        source(types, matrices, Choice { resident, ..choice }, 2)
+        let heavy = Choice {
+            warps: choice.warps.min(HEAVY_WARPS),
+            resident: 1,
+            ..choice
+        };
+        let choice = if is_heavy(types) { heavy } else { choice };
+        source(types, matrices, choice, 2)
     })
 }
 

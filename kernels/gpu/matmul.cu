@@ -50,6 +50,8 @@ struct MatmulArgs {
     u32 beside;
     // Sixteens of rows whose sums wait for each other at a time.
     u32 round;
+    // Stages that fill before the row is there.
+    u32 early_stages;
 };
 
 template <u32 T> constexpr u32 largest_tile() {
@@ -192,14 +194,13 @@ DEVICE void load_stretch(const RowOf& row, u32 first, Stretch& v) {
     for (u32 i = 0; i < TOGETHER; i++) load_block(row, first + i * WARPS, v[i]);
 }
 
-// ONE_ROW: the row in the forms that are read. `early`: of the warp's first stretch. `squares`: room for the row's.
-DEVICE void put_row(const MatmulArgs& args, const Activations& to, const EarlyFactors& early, float* squares) {
+// ONE_ROW: the row in the forms that are read. `v`, `early`: the warp's first stretch and its factors.
+// `squares`: room for the row's.
+DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, const EarlyFactors& early, float* squares) {
     constexpr u32 APART = WARPS * TOGETHER;
     RowOf row = {args.row, args.cols, true}, gamma = {args.gamma, args.cols, true};
-    Stretch v;
     u32 blocks = (args.cols + 255) / 256, last = warp_index();
     float inverse = 1.0f;
-    load_stretch(row, warp_index(), v);
     if (args.gamma) {
 #pragma unroll 1
         for (u32 first = warp_index(); first < blocks; first += APART) {
@@ -285,9 +286,11 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
     Feed feed = {number, last * PIECES, nullptr, 0, 0};
     feed.seek(args);
     Ring ring = {shared + warp_index() * STAGES * STAGE_BYTES, 0, args.x};
-    // Weights are nobody's result: they are on their way before the activations are there.
+    // Weights are nobody's result: they are on their way before the activations are there. Not all, so that the row does not wait for
+    // them.
+    u32 stage = 0;
 #pragma unroll 1
-    for (u32 i = 0; i < STAGES; i++) feed.copy(args, shared_place(ring.stages + i * STAGE_BYTES + 16 * lane_index()));
+    for (; stage < (ONE_ROW ? args.early_stages : STAGES); stage++) feed.copy(args, shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
     float* slots = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);
     if constexpr (ONE_ROW) {
         SHARED float squares[SQUARES];
@@ -296,7 +299,11 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
             for (u32 i = 0; i < EARLY; i++) load_block({args.gamma, args.cols, true}, warp_index() + i * WARPS, early[i]);
         wait_for_inputs();
         ring.x = forms_at(reinterpret_cast<u8*>(slots + args.round * PIECES * SLOT), args.cols);
-        put_row(args, ring.x, early, squares);
+        Stretch v;
+        load_stretch({args.row, args.cols, true}, warp_index(), v);
+#pragma unroll 1
+        for (; stage < STAGES; stage++) feed.copy(args, shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
+        put_row(args, ring.x, v, early, squares);
         sync_threads();
     } else {
         wait_for_inputs();

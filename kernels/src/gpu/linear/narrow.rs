@@ -36,6 +36,7 @@ pub(super) struct NarrowArgs {
     pub extra: u32,
     pub beside: u32,
     pub round: u32,
+    pub early_stages: u32,
 }
 
 /// What may be chosen.
@@ -50,6 +51,8 @@ struct Choice {
     row_inside: bool,
     /// Of a piece of work: 1 or 2.
     slices: usize,
+    /// Of a single row's rings, those that fill before it is there.
+    early_stages: usize,
 }
 
 /// For a row alone: nearly all shared memory is rings, which fill while the launches before run.
@@ -59,7 +62,18 @@ const USUAL: Choice = Choice {
     resident: 1,
     row_inside: true,
     slices: 2,
+    early_stages: 2,
 };
+
+/// For a row alone and a matrix of which a multiprocessor's share is as much as half of its shared memory holds: two launches at a time,
+/// one of which has all its weights when its row comes.
+const SMALL: Choice = Choice {
+    warps: 8,
+    resident: 2,
+    ..USUAL
+};
+/// Bytes of a multiprocessor's share up to which a matrix is small.
+const SMALL_BYTES: usize = 140 << 10;
 
 /// For some rows, which are read from L1, and large matrices.
 const SEVERAL: Choice = Choice {
@@ -68,6 +82,7 @@ const SEVERAL: Choice = Choice {
     resident: 2,
     row_inside: false,
     slices: 2,
+    early_stages: 2,
 };
 /// Sixteens of rows for each multiprocessor from which on matrices are large: fewer are too few pieces for two blocks.
 const LARGE: usize = 4;
@@ -98,12 +113,13 @@ impl fmt::Display for Narrow {
             resident,
             row_inside,
             slices,
+            early_stages,
         } = self.choice;
         let stages = self.stages;
         let row = if row_inside { "inside" } else { "before" };
         write!(
             f,
-            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, row {row}, {slices} slices"
+            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {early_stages} early, row {row}, {slices} slices"
         )
     }
 }
@@ -117,19 +133,26 @@ impl Narrow {
             ..USUAL
         };
         let sixteens = sixteens(work);
-        let first = if work.num_rows == 1 {
+        let multiprocessors = facts.multiprocessors as usize;
+        let is_small = sixteens >= multiprocessors
+            && sixteens * work.matrices * sixteen_bytes(work) <= SMALL_BYTES * multiprocessors;
+        let first = if work.num_rows == 1 && is_small {
+            [SMALL, USUAL, with(8, true)]
+        } else if work.num_rows == 1 {
             [USUAL, with(16, true), with(8, true)]
-        } else if sixteens >= LARGE * facts.multiprocessors as usize {
+        } else if sixteens >= LARGE * multiprocessors {
             [SEVERAL, with(16, false), with(12, false)]
         } else {
             [with(16, false), with(12, false), SEVERAL]
         };
         let choices = [first[0], first[1], first[2], with(8, false), with(4, false)];
         let fitting = choices.map(|choice| {
-            // Where blocks have 16 rows each, two slices at a time would leave warps without any.
-            let blocks = facts.multiprocessors as usize * choice.per_multiprocessor;
-            let is_small = sixteens <= blocks && SLICES / 2 * work.matrices < choice.warps;
-            let slices = if is_small { 1 } else { choice.slices };
+            // With two slices at a time, warps would be left without any, or with one more than others.
+            let blocks = multiprocessors * choice.per_multiprocessor;
+            let pieces = sixteens.div_ceil(blocks) * SLICES / 2 * work.matrices;
+            let is_few = pieces < choice.warps
+                || pieces > choice.warps && pieces < 2 * choice.warps && choice.resident == 2;
+            let slices = if is_few { 1 } else { choice.slices };
             Self::fitting(Choice { slices, ..choice }, work, facts)
         });
         let mut fitting = fitting.into_iter().flatten();
@@ -148,13 +171,22 @@ impl Narrow {
             (8, 2, 3),
             (8, 1, 2),
         ] {
-            for (row_inside, slices) in [(true, 2), (true, 1), (false, 2), (false, 1)] {
+            for (row_inside, slices, early_stages) in [
+                (true, 2, 2),
+                (true, 2, 8),
+                (true, 2, 1),
+                (true, 1, 2),
+                (true, 1, 8),
+                (false, 2, 8),
+                (false, 1, 8),
+            ] {
                 let choice = Choice {
                     warps,
                     per_multiprocessor,
                     resident,
                     row_inside,
                     slices,
+                    early_stages,
                 };
                 let shape = Self::fitting(choice, work, facts);
                 shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
@@ -242,6 +274,7 @@ impl Narrow {
             extra: all % blocks,
             beside: if blocks.is_multiple_of(per) { per } else { 1 },
             round: self.round as u32,
+            early_stages: self.choice.early_stages.min(self.stages) as u32,
         }
     }
 
@@ -272,6 +305,12 @@ fn source(types: u32, matrices: usize, choice: Choice, stages: usize) -> Source 
 fn sixteens(work: &Work<'_>) -> usize {
     let heights = work.heights.iter();
     heights.map(|rows| rows.div_ceil(TILE_ROWS)).sum()
+}
+
+/// Bytes of 16 rows of a matrix of the largest type.
+fn sixteen_bytes(work: &Work<'_>) -> usize {
+    let bytes = dtypes(work.types).map(|dtype| row_tile_bytes(dtype, work.cols));
+    bytes.max().unwrap_or_default()
 }
 
 /// Bytes of 16 rows of a matrix.

@@ -16,6 +16,8 @@ struct ActivateArgs {
     Activations to;
     u32 cols;
     float eps;
+    // by256 in core matrices.
+    u32 in_cores;
 };
 
 KERNEL(activate, ActivateArgs, THREADS) {
@@ -47,5 +49,5 @@ KERNEL(activate, ActivateArgs, THREADS) {
     if (to.by256) to.by256 += tile * (cols / 256) * BYTES_256;
     if (to.by32) to.by32 += tile * units * BYTES_32;
     if (to.floats) to.floats += tile * units * BYTES_FLOAT;
-    put_forms(to, row % COLUMNS, cols, block, v);
+    put_forms(to, row % COLUMNS, cols, block, args.in_cores != 0, v);
 }

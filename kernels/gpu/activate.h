@@ -83,8 +83,18 @@ DEVICE void put_quants(u8* unit, u32 column, const u32 (&words)[2]) {
     *reinterpret_cast<u32*>(to + 16) = words[1];
 }
 
+// The same of a warp's 256, and its lane's sum of 16, in core matrices.
+DEVICE void put_in_cores(u8* at, u32 column, const u32 (&words)[2], i32 sum) {
+    u32 lane = lane_index(), place = lane / 2;
+    u32* to = reinterpret_cast<u32*>(at + 128 * place + 16 * column + 8 * (lane % 2));
+    to[0] = words[0];
+    to[1] = words[1];
+    u8* sums = at + SUMS_256 + 128 * (place % 4 / 2) + 16 * column + 4 * (place / 4) + 2 * (place % 2);
+    if (lane % 2 == 0) *reinterpret_cast<u16*>(sums) = f32_to_f16((float)sum);
+}
+
 // The forms that are asked for of a warp's 256 inputs from `256 block` on. `to`: where the row's column tile begins.
-DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, float (&v)[OWN]) {
+DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, bool in_cores, float (&v)[OWN]) {
     u32 lane = lane_index();
     float magnitude = 0.0f;
     for (u32 i = 0; i < OWN; i++) magnitude = larger_magnitude(magnitude, v[i]);
@@ -94,12 +104,16 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, fl
         u8* at = to.by256 + block * BYTES_256;
         float amax = largest(magnitude, 32);
         i32 sum = quantise(v, amax, words);
-        put_quants(at + UNIT_BYTES * (lane / 8), column, words);
         sum += shuffle_xor(sum, 1);
-        if (lane % 2 == 0) {
-            u8* sums = at + SUMS_256 + 8 * (4 * column + lane / 8) + lane % 8 / 2;
-            sums[0] = (u8)(sum & 127);
-            sums[4] = (u8)(sum >> 7);
+        if (in_cores) {
+            put_in_cores(at, column, words, sum);
+        } else {
+            put_quants(at + UNIT_BYTES * (lane / 8), column, words);
+            if (lane % 2 == 0) {
+                u8* sums = at + SUMS_256 + 8 * (4 * column + lane / 8) + lane % 8 / 2;
+                sums[0] = (u8)(sum & 127);
+                sums[4] = (u8)(sum >> 7);
+            }
         }
         if (lane == 0) reinterpret_cast<float*>(at + SCALES_256)[column] = divide(amax, 127.0f);
     }

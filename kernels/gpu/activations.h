@@ -6,6 +6,8 @@
 //   floats  three bf16 terms whose sum is the value, each 4 steps of 16 inputs
 // A unit (64 inputs) of quants has for each lane 16 bytes: b[0] and b[1] of inputs 0.., then of inputs 32... A term has for
 // each lane 16 bytes of steps 0 and 1, then for all lanes those of steps 2 and 3.
+// For products by groups of warps, by256 has its bytes in core matrices (warpgroup.h) instead: quants with inputs ascending,
+// and sums as f16, the four of a lane in the order of a[0] and a[2] of 16 bits (mma.h).
 // KEPT: of the 8, only the first so many are there, in as much less room.
 #pragma once
 #include "arch.h"

@@ -227,7 +227,7 @@ DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, c
                 load_block(gamma, first + i * WARPS, factors);
                 norm(v[i], inverse, factors);
             }
-            put_forms(to, 0, args.cols, first + i * WARPS, v[i]);
+            put_forms(to, 0, args.cols, first + i * WARPS, false, v[i]);
         }
     }
 }

@@ -4,9 +4,10 @@
 // the inputs. Weights and columns pass through STAGES stages of shared memory, so that a block's warps share what is read,
 // and none waits for memory. A unit of work: column block, split, matrix, row block, the fastest first, so that weights
 // are read again from L2. Sums of splits meet in `parts`, where the block that comes last adds them up.
-// TYPES: bit mask of the types in use.
+// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs, and every four warps multiply together, as grouped.h has it.
 #ifndef TYPES
 #define TYPES (1 << 12)
+#define GROUPED 0
 #define COLUMN_TILES 3
 #define ROW_WARPS 8
 #define COLUMN_WARPS 1
@@ -15,6 +16,9 @@
 #endif
 #define AT_ONCE COLUMN_TILES
 #include "products.h"
+#if GROUPED
+#include "grouped.h"
+#endif
 
 constexpr u32 THREADS = ROW_WARPS * COLUMN_WARPS * LANES;
 constexpr u32 BLOCK_COLUMN_TILES = COLUMN_WARPS * COLUMN_TILES;
@@ -149,11 +153,15 @@ template <u32 T> struct Stream {
         columns.stride = COLUMN_BYTES;
         columns.at = stage + ROW_WARPS * ROW_BYTES + warp_index() / ROW_WARPS * COLUMN_TILES * COLUMN_BYTES;
         columns.count = COLUMNS;
+#if GROUPED
+        multiply_grouped<T>(weights, columns, COLUMN_BYTES, acc);
+#else
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
             multiply_tile<T>(weights + i * tile_bytes(T), columns, acc);
             columns.at += BLOCK;
         }
+#endif
     }
 };
 
@@ -188,6 +196,9 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
 #pragma unroll 1
         for (; k < to; k += S::STEP) {
             wait_copies<STAGES - 2>();
+#if GROUPED
+            show_to_groups();
+#endif
             sync_threads();
             u32 ahead = k + (STAGES - 1) * S::STEP, used = slot == 0 ? STAGES - 1 : slot - 1;
             if (ahead < end) {

@@ -181,6 +181,39 @@ DEVICE u32 high_halves(u32 a, u32 b) {
 #endif
 }
 
+// Bytes 0 and 2 of two words, a's first each time; and bytes 1 and 3.
+DEVICE u32 even_bytes(u32 a, u32 b) {
+#if ON_CUDA
+    u32 y;
+    asm("prmt.b32 %0, %1, %2, 0x6240;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+#else
+    return (a & 0x00ff00ffu) | (b & 0x00ff00ffu) << 8;
+#endif
+}
+DEVICE u32 odd_bytes(u32 a, u32 b) {
+#if ON_CUDA
+    u32 y;
+    asm("prmt.b32 %0, %1, %2, 0x7351;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+#else
+    return (a >> 8 & 0x00ff00ffu) | (b & 0xff00ff00u);
+#endif
+}
+
+// The lower two bytes of a word, as f16.
+DEVICE u32 halves_of_bytes(u32 word) {
+#if ON_CUDA
+    // A byte at the end of 1024's f16.
+    u32 y;
+    asm("prmt.b32 %0, %1, 0x64646464, 0x4140;" : "=r"(y) : "r"(word));
+    asm("add.rn.f16x2 %0, %0, %1;" : "+r"(y) : "r"(0xe400e400u));
+    return y;
+#else
+    return f32_to_f16((float)(word & 0xff)) | (u32)f32_to_f16((float)(word >> 8 & 0xff)) << 16;
+#endif
+}
+
 // Byte `at` of a word, with zeros or its sign above.
 DEVICE u32 byte_of(u32 word, u32 at) {
 #if ON_CUDA

@@ -10,7 +10,7 @@ use std::thread;
 use kernels::{AheadCompiler, KernelSource};
 
 const CUDA: [&str; 7] = [
-    "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120",
+    "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120",
 ];
 const HIP: [&str; 3] = ["gfx1100", "gfx1151", "gfx1201"];
 /// Here the compiler keeps addresses and counts of outer loops in memory, so that inner loops have all registers for sums;

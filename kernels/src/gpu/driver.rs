@@ -40,7 +40,7 @@ pub(crate) struct Graph(pub u64);
 pub struct DeviceFacts {
     /// As the vendor calls it.
     pub name: String,
-    /// What kernels are compiled for: `sm_90`, `gfx1100`, `host`.
+    /// What kernels are compiled for: `sm_90a`, `gfx1100`, `host`.
     pub arch: String,
     /// Version of the installed driver, for people.
     pub driver_version: String,

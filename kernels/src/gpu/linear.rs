@@ -32,6 +32,7 @@ struct ActivateArgs {
     to: Activations,
     cols: u32,
     eps: f32,
+    in_cores: u32,
 }
 
 fn activate_source() -> Source {
@@ -210,7 +211,7 @@ impl GpuDevice {
                 args.eps = norm.eps;
             }
         } else {
-            args.x = self.activate(rows, COLUMNS, cols, types)?;
+            args.x = self.activate(rows, COLUMNS, cols, types, false)?;
         }
         args.num_rows = rows.num_rows as u32;
         args.accumulate = u32::from(rows.accumulate);
@@ -230,7 +231,7 @@ impl GpuDevice {
         products: &[Product<'_>],
         cols: usize,
     ) -> Result<(), DeviceError> {
-        let x = self.activate(rows, shape.columns(), cols, types)?;
+        let x = self.activate(rows, shape.columns(), cols, types, shape.grouped)?;
         let jobs = Jobs::new(products, shape.block_rows());
         let units = shape.units(jobs.blocks as usize);
         let grid = shape.grid(units, self.facts());
@@ -258,13 +259,14 @@ impl GpuDevice {
     }
 
     /// Rows in the forms that products with `types` read, in scratch memory; `columns`: how many products read, though
-    /// what they make of more than there are is not used.
+    /// what they make of more than there are is not used; `in_cores`: see gpu/activations.h.
     fn activate(
         &self,
         rows: &Rows<'_>,
         columns: usize,
         cols: usize,
         types: u32,
+        in_cores: bool,
     ) -> Result<Activations, DeviceError> {
         let Rows {
             num_rows, x, norm, ..
@@ -291,6 +293,7 @@ impl GpuDevice {
             to,
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
+            in_cores: u32::from(in_cores),
         };
         let launch = Launch {
             grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],

@@ -122,6 +122,7 @@ impl Nvrtc {
         let mut archs = vec![0; usize::try_from(count).unwrap_or(0)];
         // SAFETY: room for as many as it said.
         unsafe { (self.archs)(archs.as_mut_ptr()) };
+        let arch = arch.strip_suffix('a').unwrap_or(arch);
         archs.iter().any(|known| arch == format!("sm_{known}"))
     }
 

@@ -64,7 +64,7 @@ pub(super) fn facts(device: CUdevice) -> Result<DeviceFacts, DeviceError> {
     })?;
     Ok(DeviceFacts {
         name: name(device)?,
-        arch: format!("sm_{major}{minor}"),
+        arch: arch(major, minor),
         driver_version: format!("CUDA {}", version_text(init()?)),
         multiprocessors: attribute(
             device,
@@ -116,4 +116,10 @@ pub(super) fn reaches(device: CUdevice, peer: CUdevice) -> bool {
         sys::cuDeviceCanAccessPeer(&mut can, device, peer)
     });
     asked.is_ok() && can != 0
+}
+
+/// What to compile for: of Hopper, all that it has.
+fn arch(major: u32, minor: u32) -> String {
+    let own = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("sm_{major}{minor}{own}")
 }

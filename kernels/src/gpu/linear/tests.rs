@@ -36,6 +36,9 @@ fn no_shape_changes_a_bit() {
     for (dtype, up, most_rows, norm) in [
         (DType::Q4K, None, 75, Some(norm)),
         (DType::Q8_0, Some(DType::Q6K), 19, None),
+        (DType::Q6K, Some(DType::Q5K), 43, None),
+        (DType::Q2K, Some(DType::Q3K), 11, None),
+        (DType::Iq4Xs, None, 11, None),
         (DType::BF16, None, 67, Some(norm)),
     ] {
         let values: Vec<f32> = (0..most_rows * COLS)

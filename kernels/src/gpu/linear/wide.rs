@@ -12,6 +12,11 @@ use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8, 9];
 /// Column tiles of a thread block.
 const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
+/// The same of four warps together (gpu/warpgroup.h), and the threads of a multiprocessor whose registers hold their sums.
+const GROUP_TILES: [(usize, usize); 6] =
+    [(2, 512), (3, 512), (4, 384), (6, 256), (8, 256), (10, 256)];
+const MAX_GROUP_TILES: [usize; 3] = [10, 8, 4];
+const GROUP_ROW_WARPS: [usize; 4] = [4, 8, 12, 16];
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
 const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
@@ -34,6 +39,8 @@ const SHARE_BYTES: usize = 24;
 /// to 6.
 const ISSUE_SIXTEENTHS: usize = 5;
 const ALONE_CLOCKS: usize = 6;
+/// The latter of warps in groups, whose products are computed meanwhile.
+const GROUP_ALONE_CLOCKS: usize = 3;
 /// Until a block's first step is there.
 const FILL_CLOCKS: usize = 1500;
 /// Until the sums of its splits are together.
@@ -64,6 +71,8 @@ pub(super) struct WideArgs {
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gpu) struct Wide {
+    /// Four warps multiply together.
+    pub grouped: bool,
     /// Column tiles of a warp.
     column_tiles: usize,
     row_warps: usize,
@@ -92,6 +101,7 @@ fn step_bytes(dtype: DType) -> (usize, usize, usize) {
 impl fmt::Display for Wide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            grouped,
             column_tiles,
             row_warps,
             column_warps,
@@ -101,9 +111,10 @@ impl fmt::Display for Wide {
             column_blocks,
             ..
         } = self;
+        let together = if *grouped { "groups, " } else { "" };
         write!(
             f,
-            "{row_warps} x {column_warps} warps, {column_tiles} tiles, {stages} stages, {resident} blocks, {splits} splits, \
+            "{together}{row_warps} x {column_warps} warps, {column_tiles} tiles, {stages} stages, {resident} blocks, {splits} splits, \
              {column_blocks} column blocks"
         )
     }
@@ -113,29 +124,29 @@ impl Wide {
     /// The cheapest of those that fit on the device; none where nothing fits.
     pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
         let multiprocessors = (facts.multiprocessors as usize).max(1);
-        MAX_COLUMN_TILES.iter().find_map(|&most| {
-            Self::with_columns(work, most, facts)
+        let cheapest = |shapes: &mut dyn Iterator<Item = Self>| {
+            shapes
                 .filter(|shape| {
                     let outputs = shape.row_blocks(work.heights) * shape.column_blocks;
                     shape.splits == 1 || shape.parts_bytes(outputs, 0) <= MAX_PARTS_BYTES
                 })
                 .min_by_key(|shape| shape.cost(work, multiprocessors))
+        };
+        cheapest(&mut Self::in_groups(work, facts)).or_else(|| {
+            let mut most = MAX_COLUMN_TILES.iter();
+            most.find_map(|&most| cheapest(&mut Self::by_warps(work, most, facts)))
         })
     }
 
     /// Those that fit, the same one perhaps more than once.
     pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
         let all = MAX_COLUMN_TILES.iter();
-        all.flat_map(|&most| Self::with_columns(work, most, facts))
-            .collect()
+        let by_warps = all.flat_map(|&most| Self::by_warps(work, most, facts));
+        Self::in_groups(work, facts).chain(by_warps).collect()
     }
 
-    /// Those that fit, with at most so many column tiles in a block.
-    fn with_columns(
-        work: &Work<'_>,
-        most: usize,
-        facts: &DeviceFacts,
-    ) -> impl Iterator<Item = Self> {
+    /// Those that fit of warps on their own, with at most so many column tiles in a block.
+    fn by_warps(work: &Work<'_>, most: usize, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
         let threads = [RESIDENT_THREADS, LEAN_THREADS];
         let choices = threads.into_iter().flat_map(|threads| {
             let choices = ROW_WARPS
@@ -143,49 +154,94 @@ impl Wide {
                 .flat_map(|&row_warps| SPLITS.map(|splits| (row_warps, splits)));
             choices.map(move |(row_warps, splits)| (row_warps, splits, threads))
         });
-        choices.filter_map(move |(row_warps, splits, threads)| {
-            Self::fitting(work, row_warps, splits, most, threads, facts)
+        choices.filter_map(move |(row_warps, splits, most_threads)| {
+            let tiles = work.num_rows.div_ceil(COLUMNS);
+            let column_blocks = tiles.div_ceil(most);
+            let of_block = tiles.div_ceil(column_blocks);
+            let column_warps = if of_block > 9 { 2 } else { 1 };
+            let of_warp = of_block.div_ceil(column_warps);
+            let column_tiles = *COLUMN_TILES.iter().find(|&&tiles| tiles >= of_warp)?;
+            let threads = if column_tiles <= LEAN_COLUMN_TILES {
+                LEAN_THREADS
+            } else if column_tiles <= LIGHT_COLUMN_TILES {
+                RESIDENT_THREADS
+            } else {
+                HEAVY_THREADS
+            };
+            let shape = Self {
+                grouped: false,
+                column_tiles,
+                row_warps,
+                column_warps,
+                column_blocks,
+                splits,
+                ..Self::unfitted(work)
+            };
+            shape.fitted(work, threads.min(most_threads), facts)
         })
     }
 
-    fn fitting(
-        work: &Work<'_>,
-        row_warps: usize,
-        splits: usize,
-        most: usize,
-        most_threads: usize,
-        facts: &DeviceFacts,
-    ) -> Option<Self> {
-        let tiles = work.num_rows.div_ceil(COLUMNS);
-        let column_blocks = tiles.div_ceil(most);
-        let of_block = tiles.div_ceil(column_blocks);
-        let column_warps = if of_block > 9 { 2 } else { 1 };
-        let of_warp = of_block.div_ceil(column_warps);
-        let column_tiles = *COLUMN_TILES.iter().find(|&&tiles| tiles >= of_warp)?;
-        let threads = row_warps * column_warps * 32;
-        let at_once = if column_tiles <= LEAN_COLUMN_TILES {
-            LEAN_THREADS
-        } else if column_tiles <= LIGHT_COLUMN_TILES {
-            RESIDENT_THREADS
-        } else {
-            HEAVY_THREADS
-        };
-        let at_once = at_once.min(most_threads);
-        if threads > at_once {
+    /// Those that fit of warps in groups; none where the chip or a type has no such products.
+    fn in_groups(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
+        let is_able = matches!(facts.arch.as_str(), "sm_90a" | "host")
+            && dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
+        let most: &[usize] = if is_able { &MAX_GROUP_TILES } else { &[] };
+        let choices = most.iter().flat_map(|&most| {
+            let choices = GROUP_ROW_WARPS.iter();
+            choices.flat_map(move |&warps| SPLITS.map(|splits| (most, warps, splits)))
+        });
+        choices.filter_map(|(most, row_warps, splits)| {
+            let tiles = work.num_rows.div_ceil(COLUMNS);
+            let column_blocks = tiles.div_ceil(most);
+            let of_block = tiles.div_ceil(column_blocks);
+            let mut known = GROUP_TILES.iter();
+            let (column_tiles, threads) = *known.find(|(tiles, _)| *tiles >= of_block)?;
+            let shape = Self {
+                grouped: true,
+                column_tiles,
+                row_warps,
+                column_warps: 1,
+                column_blocks,
+                splits,
+                ..Self::unfitted(work)
+            };
+            shape.fitted(work, threads, facts)
+        })
+    }
+
+    fn unfitted(work: &Work<'_>) -> Self {
+        Self {
+            grouped: false,
+            column_tiles: 1,
+            row_warps: 1,
+            column_warps: 1,
+            stages: 2,
+            resident: 1,
+            splits: 1,
+            matrices: work.matrices,
+            column_blocks: 1,
+            shared_bytes: 0,
+        }
+    }
+
+    /// With as many stages and blocks of a multiprocessor, of at most so many threads, as fit.
+    fn fitted(self, work: &Work<'_>, most_threads: usize, facts: &DeviceFacts) -> Option<Self> {
+        let threads = self.threads();
+        if threads > most_threads {
             return None;
         }
         let stage = |dtype| {
             let (row, column, _) = step_bytes(dtype);
-            row_warps * row + column_warps * column_tiles * column
+            self.row_warps * row + self.column_warps * self.column_tiles * column
         };
         let stage = dtypes(work.types).map(stage).max()?;
-        let waiting = if splits < SLICES {
-            column_tiles * threads * 16
+        let waiting = if self.splits < SLICES {
+            self.column_tiles * threads * 16
         } else {
             0
         };
         let room = facts.shared_bytes_per_block as usize;
-        let full = at_once / threads;
+        let full = most_threads / threads;
         let fits = |(resident, stages): &(usize, usize)| {
             resident * (waiting + stages * stage + RESERVED_BYTES) <= room + 1024
         };
@@ -195,15 +251,10 @@ impl Wide {
             .flat_map(|&r| STAGES.map(|stages| (r, stages)));
         let (resident, stages) = options.find(fits)?;
         Some(Self {
-            column_tiles,
-            row_warps,
-            column_warps,
             stages,
             resident,
-            splits,
-            matrices: work.matrices,
-            column_blocks,
             shared_bytes: waiting + stages * stage,
+            ..self
         })
     }
 
@@ -220,7 +271,16 @@ impl Wide {
         if self.splits == 1 {
             steps *= self.matrices;
         }
-        let instructions = 170 + 95 * self.column_tiles;
+        let instructions = if self.grouped {
+            450 + 20 * self.column_tiles
+        } else {
+            170 + 95 * self.column_tiles
+        };
+        let alone = if self.grouped {
+            GROUP_ALONE_CLOCKS
+        } else {
+            ALONE_CLOCKS
+        };
         let bytes = |dtype| {
             let (row, column, step) = step_bytes(dtype);
             let columns = self.column_warps * self.column_tiles * column;
@@ -228,7 +288,7 @@ impl Wide {
         };
         let bytes = dtypes(work.types).map(bytes).max().unwrap_or(0);
         let step = (together * warps * instructions * ISSUE_SIXTEENTHS / 16)
-            .max(ALONE_CLOCKS * instructions)
+            .max(alone * instructions)
             .max(together * bytes / SHARE_BYTES);
         let parts = match self.splits {
             1 => 0,
@@ -287,6 +347,7 @@ impl Wide {
             text: include_str!("../../../gpu/matmul_wide.cu"),
             defines: vec![
                 ("TYPES", types.to_string()),
+                define("GROUPED", usize::from(self.grouped)),
                 define("COLUMN_TILES", self.column_tiles),
                 define("ROW_WARPS", self.row_warps),
                 define("COLUMN_WARPS", self.column_warps),
@@ -299,7 +360,8 @@ impl Wide {
 
 /// For a check of a step's tree, a larger one, and a prompt.
 pub(super) fn sources(types: u32) -> Vec<Source> {
-    let shape = |column_tiles, row_warps, column_warps, resident| Wide {
+    let shape = |grouped, column_tiles, row_warps, column_warps, resident| Wide {
+        grouped,
         column_tiles,
         row_warps,
         column_warps,
@@ -310,9 +372,13 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         column_blocks: 1,
         shared_bytes: 0,
     };
-    [shape(3, 8, 1, 3), shape(8, 8, 1, 2), shape(8, 8, 2, 1)]
-        .map(|shape| shape.source(types))
-        .into()
+    let by_warps = [(3, 8, 1, 3), (8, 8, 1, 2), (8, 8, 2, 1)]
+        .map(|(tiles, rows, columns, resident)| shape(false, tiles, rows, columns, resident));
+    let are_able = dtypes(types).all(|dtype| Form::of(dtype) == Form::By256);
+    let in_groups = GROUP_TILES.map(|(tiles, threads)| shape(true, tiles, threads / 32, 1, 1));
+    let in_groups = in_groups.iter().filter(|_| are_able);
+    let shapes = by_warps.iter().chain(in_groups);
+    shapes.map(|shape| shape.source(types)).collect()
 }
 
 #[cfg(test)]
@@ -323,7 +389,11 @@ mod tests {
     /// Every number of rows has a shape on every chip that takes them all and fits.
     #[test]
     fn shapes_take_all_rows_and_fit() {
-        for facts in [facts(132, 227), facts(82, 99), facts(40, 64)] {
+        let hopper = DeviceFacts {
+            arch: "sm_90a".to_owned(),
+            ..facts(132, 227)
+        };
+        for facts in [hopper, facts(132, 227), facts(82, 99), facts(40, 64)] {
             for dtype in DType::ALL {
                 for num_rows in (9..200).chain([512, 4096]) {
                     let what = format!("{dtype}, {num_rows} rows, {facts:?}");

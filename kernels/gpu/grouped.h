@@ -1,0 +1,102 @@
+// What `multiply_by256` of products.h computes, to the bit, by the groups of warpgroup.h.
+//
+// A weight times its sub-scale is split in two bytes, so that all 256 inputs add up in two integers and nothing is left to do
+// for a group of inputs: where both are unsigned and small, the sub-scale's lowest three bits and the others make two
+// products of a byte; else the product of 16 bits is cut in two.
+#pragma once
+#include "products.h"
+#include "warpgroup.h"
+
+template <u32 T> struct Planes {
+    static constexpr bool BY_DIGITS = has_min(T);
+    // The high bytes count so many low ones.
+    static constexpr i32 HIGH = BY_DIGITS ? 8 : 256;
+    u32 low[2][4], high[2][4];
+
+    // Of unit u of a part, whose words are `a`.
+    DEVICE_MEMBER Planes(const Scales<T>& scales, u32 part, u32 u, const u32 (&a)[2][4]) {
+#pragma unroll
+        for (u32 s = 0; s < 2; s++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                u32 group = Scales<T>::BY_16 ? 4 * u + 2 * s + i / 2 : 2 * u + s;
+                i32 scale = scales.scale(i % 2, part, group);
+                if constexpr (BY_DIGITS) {
+                    low[s][i] = a[s][i] * (u32)(scale & 7);
+                    high[s][i] = a[s][i] * (u32)(scale >> 3);
+                } else {
+                    // Two weights at a time, 128 too large each, which the scale's share takes away; what it adds keeps the lower
+                    // product from borrowing.
+                    u32 share = (u32)scale * (0u - 0x00800080u) + 0x80008000u, word = a[s][i] ^ 0x80808080u;
+                    u32 even = (word & 0x00ff00ffu) * (u32)scale + share;
+                    u32 odd = (word >> 8 & 0x00ff00ffu) * (u32)scale + share;
+                    low[s][i] = even_bytes(even, odd);
+                    high[s][i] = odd_bytes(even, odd) ^ 0x80808080u;
+                }
+                settle(low[s][i]);
+                settle(high[s][i]);
+            }
+    }
+};
+
+// `stride`: from one column tile to the next.
+template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, u32 stride, Sums& acc) {
+    i32 low[COLUMN_TILES][4], high[COLUMN_TILES][4];
+    float mins[COLUMN_TILES][4];
+    Scales<T> scales(tile);
+#pragma unroll
+    for (u32 part = 0; part < 2; part++) {
+        Part<T> quants(tile, part);
+#pragma unroll
+        for (u32 u = 0; u < 2; u++) {
+            u32 a[2][4], unit = 2 * part + u;
+            quants.fragments(u, a);
+            Planes<T> planes(scales, part, u, a);
+            const u8* b = x.at + UNIT_BYTES * unit;
+            if (unit == 0) {
+                if constexpr (has_min(T)) {
+                    u32 m[4];
+                    for (u32 i = 0; i < 4; i++) {
+                        m[i] = halves_of_bytes(scales.mins[i % 2] >> (16 * (i / 2)));
+                        settle(m[i]);
+                    }
+                    begin_group();
+                    group_mma_f16<true>(mins, m, x.at + SUMS_256, stride);
+                } else {
+                    begin_group();
+                }
+                group_mma_8<true, false>(low, planes.low[0], b, stride);
+                group_mma_8<true, !Planes<T>::BY_DIGITS>(high, planes.high[0], b, stride);
+            } else {
+                begin_group();
+                group_mma_8<false, false>(low, planes.low[0], b, stride);
+                group_mma_8<false, !Planes<T>::BY_DIGITS>(high, planes.high[0], b, stride);
+            }
+            group_mma_8<false, false>(low, planes.low[1], b + 2 * CORE_BYTES, stride);
+            group_mma_8<false, !Planes<T>::BY_DIGITS>(high, planes.high[1], b + 2 * CORE_BYTES, stride);
+            end_group();
+            // The next words take the registers of the last but one.
+            if (unit < 3) wait_groups<1>();
+        }
+    }
+    wait_groups<0>();
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            settle(low[ct][i]);
+            settle(high[ct][i]);
+            if constexpr (has_min(T)) settle(mins[ct][i]);
+        }
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+        Vec2f two = x.pair(ct, SCALES_256);
+        float scale[2] = {two.x, two.y};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            i32 total = low[ct][i] + Planes<T>::HIGH * high[ct][i];
+            acc[ct][i] = fused_multiply_add(scales.d[i / 2] * scale[i % 2], (float)total, acc[ct][i]);
+            if constexpr (has_min(T)) acc[ct][i] = fused_multiply_add(-(scales.m[i / 2] * scale[i % 2]), mins[ct][i], acc[ct][i]);
+        }
+    }
+}

@@ -202,7 +202,7 @@ DEVICE u32 low_bytes(u32 a, u32 b, u32 c, u32 d) { return (a & 0xff) | (b & 0xff
 DEVICE u32 lane_index() { return thread_index() % LANES; }
 DEVICE u32 warp_index() { return thread_index() / LANES; }
 
-template <typename T> DEVICE T smaller(T a, T b) { return a < b ? a : b; }
+template <typename T> DEVICE constexpr T smaller(T a, T b) { return a < b ? a : b; }
 template <typename T> DEVICE T larger(T a, T b) { return a > b ? a : b; }
 
 DEVICE float bits_to_f32(u32 bits) { return __builtin_bit_cast(float, bits); }

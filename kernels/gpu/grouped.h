@@ -29,7 +29,7 @@ template <u32 T> struct Planes {
                     // product from borrowing.
                     u32 share = (u32)scale * (0u - 0x00800080u) + 0x80008000u, word = a[s][i] ^ 0x80808080u;
                     u32 even = (word & 0x00ff00ffu) * (u32)scale + share;
-                    u32 odd = (word >> 8 & 0x00ff00ffu) * (u32)scale + share;
+                    u32 odd = odd_bytes(word, 0) * (u32)scale + share;
                     low[s][i] = even_bytes(even, odd);
                     high[s][i] = odd_bytes(even, odd) ^ 0x80808080u;
                 }
@@ -42,8 +42,8 @@ template <u32 T> struct Planes {
 // `stride`: from one column tile to the next.
 template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, u32 stride, Sums& acc) {
     i32 low[COLUMN_TILES][4], high[COLUMN_TILES][4];
-    float mins[COLUMN_TILES][4];
     Scales<T> scales(tile);
+    GroupColumns columns = columns_of_group(x.at, stride);
 #pragma unroll
     for (u32 part = 0; part < 2; part++) {
         Part<T> quants(tile, part);
@@ -52,28 +52,17 @@ template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, 
             u32 a[2][4], unit = 2 * part + u;
             quants.fragments(u, a);
             Planes<T> planes(scales, part, u, a);
-            const u8* b = x.at + UNIT_BYTES * unit;
+            GroupColumns b = further(columns, UNIT_BYTES * unit), next = further(b, 2 * CORE_BYTES);
+            begin_group();
             if (unit == 0) {
-                if constexpr (has_min(T)) {
-                    u32 m[4];
-                    for (u32 i = 0; i < 4; i++) {
-                        m[i] = halves_of_bytes(scales.mins[i % 2] >> (16 * (i / 2)));
-                        settle(m[i]);
-                    }
-                    begin_group();
-                    group_mma_f16<true>(mins, m, x.at + SUMS_256, stride);
-                } else {
-                    begin_group();
-                }
-                group_mma_8<true, false>(low, planes.low[0], b, stride);
-                group_mma_8<true, !Planes<T>::BY_DIGITS>(high, planes.high[0], b, stride);
+                group_mma_8<true, false>(low, planes.low[0], b);
+                group_mma_8<true, !Planes<T>::BY_DIGITS>(high, planes.high[0], b);
             } else {
-                begin_group();
-                group_mma_8<false, false>(low, planes.low[0], b, stride);
-                group_mma_8<false, !Planes<T>::BY_DIGITS>(high, planes.high[0], b, stride);
+                group_mma_8<false, false>(low, planes.low[0], b);
+                group_mma_8<false, !Planes<T>::BY_DIGITS>(high, planes.high[0], b);
             }
-            group_mma_8<false, false>(low, planes.low[1], b + 2 * CORE_BYTES, stride);
-            group_mma_8<false, !Planes<T>::BY_DIGITS>(high, planes.high[1], b + 2 * CORE_BYTES, stride);
+            group_mma_8<false, false>(low, planes.low[1], next);
+            group_mma_8<false, !Planes<T>::BY_DIGITS>(high, planes.high[1], next);
             end_group();
             // The next words take the registers of the last but one.
             if (unit < 3) wait_groups<1>();
@@ -86,17 +75,41 @@ template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, 
         for (u32 i = 0; i < 4; i++) {
             settle(low[ct][i]);
             settle(high[ct][i]);
-            if constexpr (has_min(T)) settle(mins[ct][i]);
+            low[ct][i] += Planes<T>::HIGH * high[ct][i];
+            settle(low[ct][i]);
         }
+    // They take the registers of the high bytes' sums.
+    float mins[COLUMN_TILES][4];
+    if constexpr (has_min(T)) {
+        u32 m[4];
+        for (u32 i = 0; i < 4; i++) {
+            m[i] = halves_of_bytes(scales.mins[i % 2] >> (16 * (i / 2)));
+            settle(m[i]);
+        }
+        begin_group();
+        group_mma_f16<true>(mins, m, further(columns, SUMS_256));
+        end_group();
+    }
 #pragma unroll
     for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
         Vec2f two = x.pair(ct, SCALES_256);
         float scale[2] = {two.x, two.y};
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            i32 total = low[ct][i] + Planes<T>::HIGH * high[ct][i];
-            acc[ct][i] = fused_multiply_add(scales.d[i / 2] * scale[i % 2], (float)total, acc[ct][i]);
-            if constexpr (has_min(T)) acc[ct][i] = fused_multiply_add(-(scales.m[i / 2] * scale[i % 2]), mins[ct][i], acc[ct][i]);
+            acc[ct][i] = fused_multiply_add(scales.d[i / 2] * scale[i % 2], (float)low[ct][i], acc[ct][i]);
+            if constexpr (has_min(T)) settle(acc[ct][i]);
+        }
+    }
+    if constexpr (!has_min(T)) return;
+    wait_groups<0>();
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+        Vec2f two = x.pair(ct, SCALES_256);
+        float scale[2] = {two.x, two.y};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            settle(mins[ct][i]);
+            acc[ct][i] = fused_multiply_add(-(scales.m[i / 2] * scale[i % 2]), mins[ct][i], acc[ct][i]);
         }
     }
 }

@@ -2,7 +2,7 @@
 // shared memory for all of them. sm_90a computes them beside the warps' other work; elsewhere every warp does for itself.
 //
 // Inputs stand in core matrices of 8 columns, 16 bytes each, one column after the other; inputs go on 128 bytes further and
-// columns `stride` bytes further. All four warps call with the same `b` and `stride`, and their number in a thread block is
+// columns `stride` bytes further. All four warps call with the same `b`, and their number in a thread block is
 // a multiple of four. Between `begin_group` and `end_group` sums and rows are not touched, and until `wait_groups` says so.
 #pragma once
 #include "mma.h"
@@ -11,8 +11,6 @@ constexpr u32 CORE_BYTES = 128;
 
 #if ON_CUDA && defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What threads copied to shared memory is there for groups too, behind the next barrier.
-DEVICE void show_to_groups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits for the warps' groups but the last NEWER.
@@ -22,9 +20,12 @@ DEVICE void settle(u32& x) { asm volatile("" : "+r"(x) :: "memory"); }
 DEVICE void settle(i32& x) { asm volatile("" : "+r"(x) :: "memory"); }
 DEVICE void settle(float& x) { asm volatile("" : "+f"(x) :: "memory"); }
 
-DEVICE u64 columns_of_group(const u8* b, u32 stride) {
+// Columns from `b` on, and what to add for `bytes` further.
+typedef u64 GroupColumns;
+DEVICE GroupColumns columns_of_group(const u8* b, u32 stride) {
     return (u64)(shared_place(const_cast<u8*>(b)) >> 4) | (u64)(CORE_BYTES >> 4) << 16 | (u64)(stride >> 4) << 32;
 }
+DEVICE GroupColumns further(GroupColumns b, u32 bytes) { return b + (bytes >> 4); }
 
 #define FOUR_OF(kind, c, i) kind(c[i][0]), kind(c[i][1]), kind(c[i][2]), kind(c[i][3])
 #define SUMS_2(kind, c) FOUR_OF(kind, c, 0), FOUR_OF(kind, c, 1)
@@ -33,32 +34,36 @@ DEVICE u64 columns_of_group(const u8* b, u32 stride) {
 #define SUMS_6(kind, c) SUMS_4(kind, c), FOUR_OF(kind, c, 4), FOUR_OF(kind, c, 5)
 #define SUMS_8(kind, c) SUMS_6(kind, c), FOUR_OF(kind, c, 6), FOUR_OF(kind, c, 7)
 #define SUMS_10(kind, c) SUMS_8(kind, c), FOUR_OF(kind, c, 8), FOUR_OF(kind, c, 9)
+#define SUMS_12(kind, c) SUMS_10(kind, c), FOUR_OF(kind, c, 10), FOUR_OF(kind, c, 11)
 #define NAMES_2 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define NAMES_3 NAMES_2 ",%8,%9,%10,%11"
 #define NAMES_4 NAMES_3 ",%12,%13,%14,%15"
 #define NAMES_6 NAMES_4 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define NAMES_8 NAMES_6 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES_10 NAMES_8 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define NAMES_12 NAMES_10 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define REST_2 "{%8,%9,%10,%11}, %12, %13"
 #define REST_3 "{%12,%13,%14,%15}, %16, %17"
 #define REST_4 "{%16,%17,%18,%19}, %20, %21"
 #define REST_6 "{%24,%25,%26,%27}, %28, %29"
 #define REST_8 "{%32,%33,%34,%35}, %36, %37"
 #define REST_10 "{%40,%41,%42,%43}, %44, %45"
+#define REST_12 "{%48,%49,%50,%51}, %52, %53"
 #define GROUP_PRODUCT(tiles, columns, types, kind, more) \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" columns types " {" NAMES_##tiles "}, " REST_##tiles more ";" \
-        : SUMS_##tiles(kind, c) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(columns_of_group(b, stride)), "n"(FIRST ? 0 : 1))
+        : SUMS_##tiles(kind, c) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(FIRST ? 0 : 1))
 #define GROUP_PRODUCTS(types, kind, more)                                        \
-    static_assert(TILES == 2 || TILES == 3 || TILES == 4 || TILES == 6 || TILES == 8 || TILES == 10, "a group's columns"); \
+    static_assert(TILES == 2 || TILES == 3 || TILES == 4 || TILES == 6 || TILES == 8 || TILES == 10 || TILES == 12, "a group's columns"); \
     if constexpr (TILES == 2) GROUP_PRODUCT(2, "16", types, kind, more);         \
     if constexpr (TILES == 3) GROUP_PRODUCT(3, "24", types, kind, more);         \
     if constexpr (TILES == 4) GROUP_PRODUCT(4, "32", types, kind, more);         \
     if constexpr (TILES == 6) GROUP_PRODUCT(6, "48", types, kind, more);         \
     if constexpr (TILES == 8) GROUP_PRODUCT(8, "64", types, kind, more);         \
-    if constexpr (TILES == 10) GROUP_PRODUCT(10, "80", types, kind, more)
+    if constexpr (TILES == 10) GROUP_PRODUCT(10, "80", types, kind, more);       \
+    if constexpr (TILES == 12) GROUP_PRODUCT(12, "96", types, kind, more)
 
 // k = 32: rows of signed bytes or of unsigned ones, columns of signed bytes. FIRST: the sums begin.
-template <bool FIRST, bool SIGNED, u32 TILES> DEVICE void group_mma_8(i32 (&c)[TILES][4], const u32 (&a)[4], const u8* b, u32 stride) {
+template <bool FIRST, bool SIGNED, u32 TILES> DEVICE void group_mma_8(i32 (&c)[TILES][4], const u32 (&a)[4], GroupColumns b) {
     if constexpr (SIGNED) {
         GROUP_PRODUCTS("k32.s32.s8.s8", "+r", "");
     } else {
@@ -66,27 +71,33 @@ template <bool FIRST, bool SIGNED, u32 TILES> DEVICE void group_mma_8(i32 (&c)[T
     }
 }
 // k = 16, f16.
-template <bool FIRST, u32 TILES> DEVICE void group_mma_f16(float (&c)[TILES][4], const u32 (&a)[4], const u8* b, u32 stride) {
+template <bool FIRST, u32 TILES> DEVICE void group_mma_f16(float (&c)[TILES][4], const u32 (&a)[4], GroupColumns b) {
     GROUP_PRODUCTS("k16.f32.f16.f16", "+f", ", 1, 1, 0");
 }
 
 #else
 
-DEVICE void show_to_groups() {}
 DEVICE void begin_group() {}
 DEVICE void end_group() {}
 template <u32 NEWER> DEVICE void wait_groups() {}
 template <typename V> DEVICE void settle(V&) {}
 
+struct GroupColumns {
+    const u8* at;
+    u32 stride;
+};
+DEVICE GroupColumns columns_of_group(const u8* b, u32 stride) { return {b, stride}; }
+DEVICE GroupColumns further(GroupColumns b, u32 bytes) { return {b.at + bytes, b.stride}; }
+
 DEVICE u32 core_word(const u8* b, u32 core) {
     return *reinterpret_cast<const u32*>(b + CORE_BYTES * core + 16 * (lane_index() / 4) + 4 * (lane_index() % 4));
 }
-template <bool FIRST, bool SIGNED, u32 TILES> DEVICE void group_mma_8(i32 (&c)[TILES][4], const u32 (&a)[4], const u8* b, u32 stride) {
+template <bool FIRST, bool SIGNED, u32 TILES> DEVICE void group_mma_8(i32 (&c)[TILES][4], const u32 (&a)[4], GroupColumns b) {
     // Unsigned bytes: their highest bit counts once more than with a sign.
     u32 tops[4];
     for (u32 i = 0; i < 4; i++) tops[i] = a[i] >> 7 & 0x01010101u;
     for (u32 ct = 0; ct < TILES; ct++) {
-        u32 b0 = core_word(b + ct * stride, 0), b1 = core_word(b + ct * stride, 1);
+        u32 b0 = core_word(b.at + ct * b.stride, 0), b1 = core_word(b.at + ct * b.stride, 1);
         if (FIRST) c[ct][0] = c[ct][1] = c[ct][2] = c[ct][3] = 0;
         mma_s8(c[ct], a, b0, b1);
         if (SIGNED) continue;
@@ -95,10 +106,10 @@ template <bool FIRST, bool SIGNED, u32 TILES> DEVICE void group_mma_8(i32 (&c)[T
         for (u32 i = 0; i < 4; i++) c[ct][i] += 256 * more[i];
     }
 }
-template <bool FIRST, u32 TILES> DEVICE void group_mma_f16(float (&c)[TILES][4], const u32 (&a)[4], const u8* b, u32 stride) {
+template <bool FIRST, u32 TILES> DEVICE void group_mma_f16(float (&c)[TILES][4], const u32 (&a)[4], GroupColumns b) {
     for (u32 ct = 0; ct < TILES; ct++) {
         if (FIRST) c[ct][0] = c[ct][1] = c[ct][2] = c[ct][3] = 0.0f;
-        mma_f16(c[ct], a, core_word(b + ct * stride, 0), core_word(b + ct * stride, 1));
+        mma_f16(c[ct], a, core_word(b.at + ct * b.stride, 0), core_word(b.at + ct * b.stride, 1));
     }
 }
 

@@ -238,7 +238,7 @@ impl GpuDevice {
         let outputs = jobs.blocks as usize * shape.column_blocks;
         let args = WideArgs {
             parts: self.scratch(Scratch::Partials, shape.parts_bytes(outputs, grid))?,
-            tickets: self.scratch(Scratch::Tickets, 4 * outputs)?,
+            tickets: self.scratch(Scratch::Tickets, 4 * outputs * shape.warps())?,
             jobs: jobs.jobs,
             x,
             num_jobs: jobs.count,
@@ -252,10 +252,10 @@ impl GpuDevice {
         };
         let launch = Launch {
             grid: [grid as u32, 1, 1],
-            threads: shape.threads() as u32,
+            threads: shape.block_threads() as u32,
             shared_bytes: shape.shared_bytes as u32,
         };
-        self.launch(&shape.source(types), "matmul_wide", launch, &args)
+        self.launch(&shape.source(types), shape.kernel(), launch, &args)
     }
 
     /// Rows in the forms that products with `types` read, in scratch memory; `columns`: how many products read, though

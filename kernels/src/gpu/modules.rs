@@ -18,6 +18,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("emulation.h", include_str!("../../gpu/emulation.h")),
     ("grouped.h", include_str!("../../gpu/grouped.h")),
     ("mma.h", include_str!("../../gpu/mma.h")),
+    ("ring.h", include_str!("../../gpu/ring.h")),
+    ("wide.h", include_str!("../../gpu/wide.h")),
     ("products.h", include_str!("../../gpu/products.h")),
     ("warpgroup.h", include_str!("../../gpu/warpgroup.h")),
     ("weights.h", include_str!("../../gpu/weights.h")),

@@ -1,4 +1,4 @@
-//! How gpu/matmul_wide.cu shares the work among thread blocks. It changes no result.
+//! How gpu/matmul_wide.cu and gpu/matmul_fed.cu share the work among thread blocks. It changes no result.
 
 use std::fmt;
 
@@ -13,13 +13,28 @@ const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8, 9];
 /// Column tiles of a thread block.
 const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
 /// The same of four warps together (gpu/warpgroup.h), and the threads of a multiprocessor whose registers hold their sums.
-const GROUP_TILES: [(usize, usize); 6] =
-    [(2, 512), (3, 512), (4, 384), (6, 256), (8, 256), (10, 256)];
-const MAX_GROUP_TILES: [usize; 3] = [10, 8, 4];
-const GROUP_ROW_WARPS: [usize; 4] = [4, 8, 12, 16];
+const GROUP_TILES: [(usize, usize); 7] = [
+    (2, 512),
+    (3, 512),
+    (4, 512),
+    (6, 384),
+    (8, 384),
+    (10, 256),
+    (12, 256),
+];
+const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
+/// The same of warps on their own that another one feeds.
+const FED_TILES: [(usize, usize); 6] = [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
+const MAX_FED_TILES: [usize; 2] = [8, 4];
+const FED_ROW_WARPS: [usize; 5] = [4, 8, 12, 16, 20];
+/// Threads of a block that feed the others, at most one warp of them for long.
+const FEEDERS: usize = 128;
+/// Barriers of a stage.
+const BARRIER_BYTES: usize = 16;
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
 const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
+const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
 /// Threads of a multiprocessor, at 128 registers each.
 const RESIDENT_THREADS: usize = 512;
@@ -31,6 +46,8 @@ const LEAN_COLUMN_TILES: usize = 3;
 const LEAN_THREADS: usize = 768;
 /// Shared memory that a block takes besides its own.
 const RESERVED_BYTES: usize = 1280;
+/// Of a unit of work, of each warp.
+const UNIT_BYTES: usize = 80;
 /// Of L2 a clock, a multiprocessor's share.
 const SHARE_BYTES: usize = 24;
 /// Of an instruction of one warp after another: for what all warps of a multiprocessor issue, in sixteenths, and for a warp
@@ -39,6 +56,8 @@ const SHARE_BYTES: usize = 24;
 /// to 6.
 const ISSUE_SIXTEENTHS: usize = 5;
 const ALONE_CLOCKS: usize = 6;
+/// The former where one warp feeds the others.
+const FED_SIXTEENTHS: usize = 6;
 /// The latter of warps in groups, whose products are computed meanwhile.
 const GROUP_ALONE_CLOCKS: usize = 3;
 /// Until a block's first step is there.
@@ -71,6 +90,8 @@ pub(super) struct WideArgs {
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gpu) struct Wide {
+    /// A warp of a block feeds the others.
+    pub fed: bool,
     /// Four warps multiply together.
     pub grouped: bool,
     /// Column tiles of a warp.
@@ -101,6 +122,7 @@ fn step_bytes(dtype: DType) -> (usize, usize, usize) {
 impl fmt::Display for Wide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            fed,
             grouped,
             column_tiles,
             row_warps,
@@ -111,7 +133,11 @@ impl fmt::Display for Wide {
             column_blocks,
             ..
         } = self;
-        let together = if *grouped { "groups, " } else { "" };
+        let together = match (grouped, fed) {
+            (true, _) => "groups, ",
+            (false, true) => "fed, ",
+            (false, false) => "",
+        };
         write!(
             f,
             "{together}{row_warps} x {column_warps} warps, {column_tiles} tiles, {stages} stages, {resident} blocks, {splits} splits, \
@@ -132,7 +158,7 @@ impl Wide {
                 })
                 .min_by_key(|shape| shape.cost(work, multiprocessors))
         };
-        cheapest(&mut Self::in_groups(work, facts)).or_else(|| {
+        cheapest(&mut Self::fed(work, facts)).or_else(|| {
             let mut most = MAX_COLUMN_TILES.iter();
             most.find_map(|&most| cheapest(&mut Self::by_warps(work, most, facts)))
         })
@@ -142,7 +168,7 @@ impl Wide {
     pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
         let all = MAX_COLUMN_TILES.iter();
         let by_warps = all.flat_map(|&most| Self::by_warps(work, most, facts));
-        Self::in_groups(work, facts).chain(by_warps).collect()
+        Self::fed(work, facts).chain(by_warps).collect()
     }
 
     /// Those that fit of warps on their own, with at most so many column tiles in a block.
@@ -169,7 +195,6 @@ impl Wide {
                 HEAVY_THREADS
             };
             let shape = Self {
-                grouped: false,
                 column_tiles,
                 row_warps,
                 column_warps,
@@ -181,26 +206,37 @@ impl Wide {
         })
     }
 
-    /// Those that fit of warps in groups; none where the chip or a type has no such products.
-    fn in_groups(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
-        let is_able = matches!(facts.arch.as_str(), "sm_90a" | "host")
-            && dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
-        let most: &[usize] = if is_able { &MAX_GROUP_TILES } else { &[] };
-        let choices = most.iter().flat_map(|&most| {
-            let choices = GROUP_ROW_WARPS.iter();
-            choices.flat_map(move |&warps| SPLITS.map(|splits| (most, warps, splits)))
+    /// Those that fit where a warp feeds the others; none where the chip has no such copies, and none in groups where a type
+    /// has no such products.
+    fn fed(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
+        let is_able = matches!(facts.arch.as_str(), "sm_90a" | "host");
+        let in_groups = dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
+        let kinds = [false, true]
+            .into_iter()
+            .filter(move |&grouped| is_able && (in_groups || !grouped));
+        let choices = kinds.flat_map(|grouped| {
+            let most: &[usize] = if grouped {
+                &MAX_GROUP_TILES
+            } else {
+                &MAX_FED_TILES
+            };
+            most.iter().flat_map(move |&most| {
+                let choices = FED_ROW_WARPS.iter();
+                choices.flat_map(move |&warps| SPLITS.map(|splits| (grouped, most, warps, splits)))
+            })
         });
-        choices.filter_map(|(most, row_warps, splits)| {
+        choices.filter_map(|(grouped, most, row_warps, splits)| {
             let tiles = work.num_rows.div_ceil(COLUMNS);
             let column_blocks = tiles.div_ceil(most);
             let of_block = tiles.div_ceil(column_blocks);
-            let mut known = GROUP_TILES.iter();
+            let known: &[(usize, usize)] = if grouped { &GROUP_TILES } else { &FED_TILES };
+            let mut known = known.iter();
             let (column_tiles, threads) = *known.find(|(tiles, _)| *tiles >= of_block)?;
             let shape = Self {
-                grouped: true,
+                fed: true,
+                grouped,
                 column_tiles,
                 row_warps,
-                column_warps: 1,
                 column_blocks,
                 splits,
                 ..Self::unfitted(work)
@@ -211,6 +247,7 @@ impl Wide {
 
     fn unfitted(work: &Work<'_>) -> Self {
         Self {
+            fed: false,
             grouped: false,
             column_tiles: 1,
             row_warps: 1,
@@ -241,14 +278,26 @@ impl Wide {
             0
         };
         let room = facts.shared_bytes_per_block as usize;
-        let full = most_threads / threads;
+        // Each block of those that are fed has its feeders.
+        let full = match self.fed {
+            true if self.row_warps > 4 => 1,
+            true => 2,
+            false => most_threads / threads,
+        };
+        let own = if self.fed {
+            self.threads() * UNIT_BYTES / 32
+        } else {
+            0
+        };
+        let stage = stage + if self.fed { BARRIER_BYTES } else { 0 };
         let fits = |(resident, stages): &(usize, usize)| {
-            resident * (waiting + stages * stage + RESERVED_BYTES) <= room + 1024
+            resident * (waiting + stages * stage + own + RESERVED_BYTES) <= room + 1024
         };
         let options = [full.max(1), (full / 2).max(1), 1];
+        let known: &[usize] = if self.fed { &FED_STAGES } else { &STAGES };
         let mut options = options
             .iter()
-            .flat_map(|&r| STAGES.map(|stages| (r, stages)));
+            .flat_map(|&r| known.iter().map(move |&stages| (r, stages)));
         let (resident, stages) = options.find(fits)?;
         Some(Self {
             stages,
@@ -271,15 +320,15 @@ impl Wide {
         if self.splits == 1 {
             steps *= self.matrices;
         }
-        let instructions = if self.grouped {
-            450 + 20 * self.column_tiles
-        } else {
-            170 + 95 * self.column_tiles
-        };
-        let alone = if self.grouped {
-            GROUP_ALONE_CLOCKS
-        } else {
-            ALONE_CLOCKS
+        // Of a warp and step, what it waits for its own results, and how many others make up for it.
+        let (instructions, alone, issue) = match (self.fed, self.grouped) {
+            (true, true) => (
+                390 + 24 * self.column_tiles,
+                GROUP_ALONE_CLOCKS,
+                FED_SIXTEENTHS,
+            ),
+            (true, false) => (130 + 90 * self.column_tiles, ALONE_CLOCKS, FED_SIXTEENTHS),
+            _ => (170 + 95 * self.column_tiles, ALONE_CLOCKS, ISSUE_SIXTEENTHS),
         };
         let bytes = |dtype| {
             let (row, column, step) = step_bytes(dtype);
@@ -287,14 +336,16 @@ impl Wide {
             (self.row_warps * row + columns) * (STEP_COLS / step)
         };
         let bytes = dtypes(work.types).map(bytes).max().unwrap_or(0);
-        let step = (together * warps * instructions * ISSUE_SIXTEENTHS / 16)
+        let step = (together * warps * instructions * issue / 16)
             .max(alone * instructions)
             .max(together * bytes / SHARE_BYTES);
         let parts = match self.splits {
             1 => 0,
             _ => 2 * together * warps * self.column_tiles * 512 / SHARE_BYTES + MEET_CLOCKS,
         };
-        units.div_ceil(together) * (steps * step + FILL_CLOCKS + parts)
+        let turns = units.div_ceil(together);
+        let fills = if self.fed { 1 } else { turns };
+        turns * (steps * step + parts) + fills * FILL_CLOCKS
     }
 
     fn row_blocks(&self, rows: &[usize]) -> usize {
@@ -313,8 +364,18 @@ impl Wide {
         self.column_blocks * self.column_warps * self.column_tiles * COLUMNS
     }
 
-    pub(super) fn threads(&self) -> usize {
+    /// Those that multiply.
+    fn threads(&self) -> usize {
         self.row_warps * self.column_warps * 32
+    }
+
+    pub(super) fn warps(&self) -> usize {
+        self.row_warps * self.column_warps
+    }
+
+    /// Of a launch.
+    pub(super) fn block_threads(&self) -> usize {
+        self.threads() + if self.fed { FEEDERS } else { 0 }
     }
 
     /// Units of work: without splits, both matrices are one.
@@ -323,11 +384,20 @@ impl Wide {
         row_blocks * self.column_blocks * self.splits * matrices
     }
 
-    /// Blocks of the launch: without splits, they take units in turn.
+    /// Blocks of the launch: without splits, and where they are fed, they take units in turn.
     pub(super) fn grid(&self, units: usize, facts: &DeviceFacts) -> usize {
-        match self.splits {
-            1 => units.min(facts.multiprocessors as usize * self.resident),
-            _ => units,
+        if self.fed || self.splits == 1 {
+            units.min(facts.multiprocessors as usize * self.resident)
+        } else {
+            units
+        }
+    }
+
+    pub(super) fn kernel(&self) -> &'static str {
+        if self.fed {
+            "matmul_fed"
+        } else {
+            "matmul_wide"
         }
     }
 
@@ -342,15 +412,27 @@ impl Wide {
     /// `types`: bit mask of the types in use.
     pub(super) fn source(&self, types: u32) -> Source {
         let define = |name, value: usize| (name, value.to_string());
+        let (name, text) = if self.fed {
+            ("matmul_fed.cu", include_str!("../../../gpu/matmul_fed.cu"))
+        } else {
+            (
+                "matmul_wide.cu",
+                include_str!("../../../gpu/matmul_wide.cu"),
+            )
+        };
+        let kind = if self.fed {
+            define("GROUPED", usize::from(self.grouped))
+        } else {
+            define("COLUMN_WARPS", self.column_warps)
+        };
         Source {
-            name: "matmul_wide.cu",
-            text: include_str!("../../../gpu/matmul_wide.cu"),
+            name,
+            text,
             defines: vec![
                 ("TYPES", types.to_string()),
-                define("GROUPED", usize::from(self.grouped)),
+                kind,
                 define("COLUMN_TILES", self.column_tiles),
                 define("ROW_WARPS", self.row_warps),
-                define("COLUMN_WARPS", self.column_warps),
                 define("STAGES", self.stages),
                 define("RESIDENT", self.resident),
             ],
@@ -360,8 +442,9 @@ impl Wide {
 
 /// For a check of a step's tree, a larger one, and a prompt.
 pub(super) fn sources(types: u32) -> Vec<Source> {
-    let shape = |grouped, column_tiles, row_warps, column_warps, resident| Wide {
-        grouped,
+    let shape = |column_tiles, row_warps, column_warps, resident| Wide {
+        fed: false,
+        grouped: false,
         column_tiles,
         row_warps,
         column_warps,
@@ -373,11 +456,19 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         shared_bytes: 0,
     };
     let by_warps = [(3, 8, 1, 3), (8, 8, 1, 2), (8, 8, 2, 1)]
-        .map(|(tiles, rows, columns, resident)| shape(false, tiles, rows, columns, resident));
+        .map(|(tiles, rows, columns, resident)| shape(tiles, rows, columns, resident));
+    let fed = FED_TILES.map(|(tiles, threads)| Wide {
+        fed: true,
+        ..shape(tiles, threads / 32, 1, 1)
+    });
     let are_able = dtypes(types).all(|dtype| Form::of(dtype) == Form::By256);
-    let in_groups = GROUP_TILES.map(|(tiles, threads)| shape(true, tiles, threads / 32, 1, 1));
+    let in_groups = GROUP_TILES.map(|(tiles, threads)| Wide {
+        fed: true,
+        grouped: true,
+        ..shape(tiles, threads / 32, 1, 1)
+    });
     let in_groups = in_groups.iter().filter(|_| are_able);
-    let shapes = by_warps.iter().chain(in_groups);
+    let shapes = by_warps.iter().chain(&fed).chain(in_groups);
     shapes.map(|shape| shape.source(types)).collect()
 }
 

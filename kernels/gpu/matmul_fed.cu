@@ -1,0 +1,178 @@
+// What matmul_wide.cu computes, to the bit, where one warp of a thread block feeds the others (ring.h).
+//
+// As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
+// unit to the next, and nobody else waits for anybody.
+// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs, and every four warps multiply together, as grouped.h has it.
+#ifndef TYPES
+#define TYPES (1 << 12)
+#define GROUPED 1
+#define COLUMN_TILES 8
+#define ROW_WARPS 8
+#define STAGES 4
+#define RESIDENT 1
+#endif
+#define COLUMN_WARPS 1
+#define AT_ONCE COLUMN_TILES
+#include "ring.h"
+#include "wide.h"
+#if GROUPED
+#include "grouped.h"
+#endif
+
+#if HAS_RINGS
+
+typedef Ring<STAGES> Stages;
+
+// Of the feeding warp and three that end at once: registers go from four warps to four warps.
+constexpr u32 FEEDERS = 4 * LANES, FEEDER_REGISTERS = 32;
+constexpr u32 FIRST_REGISTERS = 65536 / RESIDENT / (THREADS + FEEDERS) / 8 * 8;
+constexpr u32 REGISTERS = smaller(240u, (FIRST_REGISTERS * (THREADS + FEEDERS) - FEEDER_REGISTERS * FEEDERS) / THREADS / 8 * 8);
+constexpr bool ARE_GIVEN = FIRST_REGISTERS < REGISTERS;
+
+// How weights and columns lie in a stage: tiles of 256 inputs, of 64 where columns take much room.
+template <u32 T> struct Stage {
+    static constexpr u32 COLS = tile_cols(T), STEP = is_float(T) ? 1 : 256 / COLS;
+    static constexpr u32 ROW_BYTES = STEP * tile_bytes(T), COLUMN_BYTES = STEP * form_bytes(T);
+    static constexpr u32 COLUMNS_AT = ROW_WARPS * ROW_BYTES, BYTES = COLUMNS_AT + COLUMN_TILES * COLUMN_BYTES;
+};
+template <u32 T> constexpr u32 largest_stage() {
+    if constexpr (T == 32) return 0;
+    else return (TYPES >> T & 1) != 0 && Stage<T>::BYTES > largest_stage<T + 1>() ? Stage<T>::BYTES : largest_stage<T + 1>();
+}
+constexpr u32 STAGE_BYTES = largest_stage<0>();
+
+// Tiles of a unit's slices `s..s + count`.
+template <u32 T> struct Range {
+    u32 tiles, from, to;
+
+    DEVICE_MEMBER Range(const WideArgs& args, u32 s, u32 count) {
+        tiles = (args.cols + Stage<T>::COLS - 1) / Stage<T>::COLS;
+        from = slice_start(s, args.cols, 256 / Stage<T>::COLS, tiles);
+        to = slice_start(s + count, args.cols, 256 / Stage<T>::COLS, tiles);
+    }
+};
+
+// By the warp that feeds the others: one matrix of a unit of work. Each lane copies a tile of rows and one of columns.
+struct Feed {
+    template <u32 T> static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, u8* stages) {
+        using S = Stage<T>;
+        u32 slices = SLICES / args.splits, lane = lane_index();
+        Range<T> range(args, unit.split * slices, slices);
+        u32 row_tiles = smaller((u32)ROW_WARPS, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS);
+        bool has_rows = lane < row_tiles, has_columns = lane < COLUMN_TILES;
+        const u8* rows = unit.weights[matrix] + ((u64)(unit.first_row / TILE_ROWS + lane) * range.tiles + range.from) * tile_bytes(T);
+        const u8* columns = form_of<T>(args.x) + ((u64)(unit.column_block * COLUMN_TILES + lane) * range.tiles + range.from) * form_bytes(T);
+        auto begin = [&](u32 stage, u32 count) {
+            if (lane == 0) ring.expect(stage, count * (row_tiles * tile_bytes(T) + COLUMN_TILES * form_bytes(T)));
+            sync_warp();
+            if (has_rows) ring.copy(stage, stages + stage * STAGE_BYTES + lane * S::ROW_BYTES, rows, count * tile_bytes(T));
+            rows += S::ROW_BYTES;
+        };
+        u32 begun = range.from;
+        if (unit.number == block_x() && matrix == unit.matrix) {
+            // Weights are nobody's result: they are on their way before the activations are there.
+#pragma unroll 1
+            for (u32 stage = 0; stage < STAGES && begun < range.to; stage++, begun += S::STEP) begin(stage, smaller(S::STEP, range.to - begun));
+            if (has_rows && begun < range.to) prefetch(rows, smaller(AHEAD_BYTES, (range.to - begun) * tile_bytes(T)));
+            wait_for_inputs();
+        }
+#pragma unroll 1
+        for (u32 k = range.from; k < range.to; k += S::STEP) {
+            u32 count = smaller(S::STEP, range.to - k);
+            if (k >= begun) {
+                ring.wait_until_free();
+                begin(ring.slot, count);
+            }
+            u8* to = stages + ring.slot * STAGE_BYTES + S::COLUMNS_AT + lane * S::COLUMN_BYTES;
+            if (has_columns) ring.copy(ring.slot, to, columns, count * form_bytes(T));
+            columns += S::COLUMN_BYTES;
+            ring.next();
+        }
+    }
+};
+
+// By the others: its sums.
+struct Multiply {
+    template <u32 T>
+    static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, const u8* stages, u8* sums, Sums& acc) {
+        using S = Stage<T>;
+        u32 slices = SLICES / args.splits, first = unit.split * slices;
+#pragma unroll 1
+        for (u32 s = 0; s < slices; s++) {
+            Range<T> range(args, first + s, 1);
+#pragma unroll
+            for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) acc[ct][i] = 0.0f;
+#pragma unroll 1
+            for (u32 k = range.from; k < range.to; k += S::STEP) {
+                ring.wait_until_full();
+                const u8* stage = stages + ring.slot * STAGE_BYTES;
+                const u8* weights = stage + warp_index() * S::ROW_BYTES;
+                Columns columns = {stage + S::COLUMNS_AT, S::COLUMN_BYTES, COLUMNS};
+#if GROUPED
+                multiply_grouped<T>(weights, columns, S::COLUMN_BYTES, acc);
+#else
+#pragma unroll 1
+                for (u32 i = 0; i < smaller(S::STEP, range.to - k); i++) {
+                    multiply_tile<T>(weights + i * tile_bytes(T), columns, acc);
+                    columns.at += form_bytes(T);
+                }
+#endif
+                ring.release();
+                ring.next();
+            }
+            // A binary counter.
+            u32 level = 0;
+#pragma unroll 1
+            for (; s >> level & 1; level++) add_sums(waiting(args, unit, sums, level), acc);
+            if (s + 1 < slices) store_sums(waiting(args, unit, sums, level), acc);
+        }
+    }
+};
+
+DEVICE void find_unit_of_warp(const WideArgs& args, u32 number, Unit& unit) {
+    sync_warp();
+    if (lane_index() == 0) find_unit(args, number, unit);
+    sync_warp();
+}
+
+KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
+    let_next_start();
+    DYNAMIC_SHARED(shared);
+    SHARED Unit units[THREADS / LANES + 1];
+    Stages ring(shared, THREADS / LANES);
+    u8* sums = shared + Stages::BARRIER_BYTES;
+    u8* stages = sums + (args.splits < SLICES ? SUM_WORDS * sizeof(Vec4f) : 0);
+    if (warp_index() >= THREADS / LANES) {
+        if constexpr (ARE_GIVEN) give_registers<FEEDER_REGISTERS>();
+        if (warp_index() > THREADS / LANES) return;
+        Unit& unit = units[THREADS / LANES];
+#pragma unroll 1
+        for (u32 number = block_x(); number < args.units; number += grid_x()) {
+            find_unit_of_warp(args, number, unit);
+            u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
+#pragma unroll 1
+            for (u32 m = unit.matrix; m <= last; m++) visit_type<Feed>(unit.types[m], args, unit, m, ring, stages);
+        }
+    } else {
+        if constexpr (ARE_GIVEN) take_registers<REGISTERS>();
+        wait_for_inputs();
+        Unit& unit = units[warp_index()];
+#pragma unroll 1
+        for (u32 number = block_x(); number < args.units; number += grid_x()) {
+            find_unit_of_warp(args, number, unit);
+            Sums acc, gate = {};
+            // Without splits, both matrices in turn.
+            u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
+#pragma unroll 1
+            for (u32 m = unit.matrix; m <= last; m++) {
+                visit_type<Multiply>(unit.types[m], args, unit, m, ring, stages, sums, acc);
+                if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
+            }
+            if (gather(args, unit, sums, gate, acc)) write_out(args, unit, gate, acc);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,118 @@
+// A ring of stages of shared memory that one warp of a thread block fills and others read, each at its own pace.
+//
+// Each stage has two barriers: one counts the bytes that arrive, the other the warps that have read them. Only where HAS_RINGS.
+#pragma once
+#include "arch.h"
+
+#if ON_HOST || (ON_CUDA && __CUDA_ARCH__ >= 900)
+#define HAS_RINGS 1
+
+// How many registers a thread has from here on: fewer for some four warps of a block, then more for others.
+#if ON_HOST || !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+template <u32 COUNT> DEVICE void give_registers() {}
+template <u32 COUNT> DEVICE void take_registers() {}
+#else
+template <u32 COUNT> DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <u32 COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+#endif
+
+#if ON_HOST
+struct RingBarrier {
+    i32 bytes;
+    u16 missing, turn;
+};
+#endif
+
+template <u32 PLACES> struct Ring {
+    static constexpr u32 BARRIER_BYTES = 16 * PLACES;
+    // The stage that comes next, and the parity of how often it has come.
+    u32 slot, turn;
+    // `full` ones, and then as many `free` ones.
+#if ON_HOST
+    RingBarrier* barriers;
+#else
+    u32 barriers;
+#endif
+    // Of stages.
+    u32 readers;
+
+    // All threads of the block; `readers`: warps.
+    DEVICE_MEMBER Ring(u8* at, u32 readers) : slot(0), turn(0), barriers(barriers_at(at)), readers(readers) {
+        if (thread_index() == 0)
+            for (u32 i = 0; i < PLACES; i++) {
+                begin(i, 1);
+                begin(PLACES + i, readers);
+            }
+        begun();
+        sync_threads();
+    }
+    DEVICE_MEMBER void next() {
+        slot++;
+        if (slot < PLACES) return;
+        slot = 0;
+        turn ^= 1;
+    }
+    // The warp that fills it: until the stage's last bytes have been read.
+    DEVICE_MEMBER void wait_until_free() { wait(PLACES + slot, turn ^ 1); }
+    // Until its bytes are there.
+    DEVICE_MEMBER void wait_until_full() { wait(slot, turn); }
+
+#if ON_HOST
+    static DEVICE_MEMBER RingBarrier* barriers_at(u8* at) { return reinterpret_cast<RingBarrier*>(at); }
+    DEVICE_MEMBER void begin(u32 i, u32 count) { barriers[i] = {0, (u16)count, 0}; }
+    DEVICE_MEMBER void begun() {}
+    DEVICE_MEMBER void wait(u32 i, u32 parity) {
+        while ((barriers[i].turn & 1) == parity) emulation::yield();
+    }
+    DEVICE_MEMBER void change(u32 i, i32 bytes, u32 arrived, u32 count) {
+        emulation::progress = true;
+        RingBarrier& barrier = barriers[i];
+        barrier.bytes += bytes;
+        barrier.missing -= (u16)arrived;
+        if (barrier.bytes != 0 || barrier.missing != 0) return;
+        barrier.turn++;
+        barrier.missing = (u16)count;
+    }
+    DEVICE_MEMBER void expect(u32 stage, u32 bytes) { change(stage, (i32)bytes, 1, 1); }
+    DEVICE_MEMBER void copy(u32 stage, u8* to, const u8* from, u32 bytes) {
+        memcpy(to, from, bytes);
+        change(stage, -(i32)bytes, 0, 1);
+    }
+    DEVICE_MEMBER void release() {
+        sync_warp();
+        if (lane_of_warp() == 0) change(PLACES + slot, 0, 1, readers);
+    }
+    static DEVICE_MEMBER u32 lane_of_warp() { return thread_index() % LANES; }
+#else
+    static DEVICE_MEMBER u32 barriers_at(u8* at) { return shared_place(at); }
+    DEVICE_MEMBER u32 place(u32 i) const { return barriers + 8 * i; }
+    DEVICE_MEMBER void begin(u32 i, u32 count) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place(i)), "r"(count) : "memory");
+    }
+    DEVICE_MEMBER void begun() {
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    DEVICE_MEMBER void wait(u32 i, u32 parity) {
+        asm volatile(
+            "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+            ::"r"(place(i)), "r"(parity) : "memory");
+    }
+    // One thread says how many bytes of copies the stage gets, before they begin.
+    DEVICE_MEMBER void expect(u32 stage, u32 bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place(stage)), "r"(bytes) : "memory");
+    }
+    // A multiple of 16 bytes, asked for by one thread.
+    DEVICE_MEMBER void copy(u32 stage, u8* to, const u8* from, u32 bytes) {
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+            ::"r"(shared_place(to)), "l"(from), "r"(bytes), "r"(place(stage)) : "memory");
+    }
+    // The warp has read the stage.
+    DEVICE_MEMBER void release() {
+        sync_warp();
+        if (thread_index() % LANES == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(PLACES + slot)) : "memory");
+    }
+#endif
+};
+
+#endif

@@ -1,0 +1,175 @@
+// Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS and
+// COLUMN_WARPS.
+//
+// A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of
+// the inputs. A unit of work: column block, split, matrix, row block, the fastest first, so that weights are read again from
+// L2. Sums of splits meet in `parts`, where the warp that comes last adds them up.
+#pragma once
+#include "products.h"
+
+constexpr u32 THREADS = ROW_WARPS * COLUMN_WARPS * LANES;
+constexpr u32 BLOCK_COLUMN_TILES = COLUMN_WARPS * COLUMN_TILES;
+// Of 16 rows, that are asked for as far as L2 before the activations are there.
+constexpr u32 AHEAD_BYTES = 6 << 10;
+// Of a thread's sums: 16 bytes for each column tile.
+constexpr u32 SUM_WORDS = COLUMN_TILES * THREADS;
+
+struct WideArgs {
+    Job jobs[MAX_JOBS];
+    Activations x;
+    // Sums of split, matrix and unit of work; with one split, three for each block of the grid.
+    Vec4f* parts;
+    u32* tickets;
+    u32 num_jobs;
+    u32 cols;
+    // N.
+    u32 num_rows;
+    // Add to `out`.
+    u32 accumulate;
+    // 1 or 2: silu(first) * second is stored.
+    u32 matrices;
+    // 1, 2, 4 or 8.
+    u32 splits;
+    u32 column_blocks;
+    u32 units;
+};
+
+// A unit of work; in shared memory, since registers are for sums.
+struct Unit {
+    const u8* weights[2];
+    u32 types[2];
+    float* out;
+    Vec4f* parts;
+    // Of its warps.
+    u32* tickets;
+    u32 rows;
+    u32 first_row;
+    u32 column_block;
+    u32 split;
+    u32 matrix;
+    // Of the launch.
+    u32 number;
+};
+
+// Where the sums of slices wait for their neighbours': single ones in shared memory, pairs and pairs of pairs in memory that
+// stays in L2. A part has its place to itself until it is complete.
+DEVICE Vec4f* waiting(const WideArgs& args, const Unit& unit, u8* shared, u32 level) {
+    if (level == 0) return reinterpret_cast<Vec4f*>(shared);
+    return unit.parts + ((args.splits == 1 ? 0 : unit.matrix * args.splits + unit.split) + level - 1) * SUM_WORDS;
+}
+
+DEVICE void store_sums(Vec4f* to, const Sums& acc) {
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+        to[ct * THREADS + thread_index()] = Vec4f{acc[ct][0], acc[ct][1], acc[ct][2], acc[ct][3]};
+}
+DEVICE void add_sums(const Vec4f* from, Sums& acc) {
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+        Vec4f v = from[ct * THREADS + thread_index()];
+        acc[ct][0] = v.x + acc[ct][0];
+        acc[ct][1] = v.y + acc[ct][1];
+        acc[ct][2] = v.z + acc[ct][2];
+        acc[ct][3] = v.w + acc[ct][3];
+    }
+}
+DEVICE void load_sums(const Vec4f* from, Sums& acc) {
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+        Vec4f v = from[ct * THREADS + thread_index()];
+        acc[ct][0] = v.x;
+        acc[ct][1] = v.y;
+        acc[ct][2] = v.z;
+        acc[ct][3] = v.w;
+    }
+}
+
+// Sums of all splits, as pairs and pairs of pairs.
+DEVICE void gather_splits(const Vec4f* parts, u32 splits, Sums& acc) {
+    load_sums(parts, acc);
+    if (splits >= 2) add_sums(parts + SUM_WORDS, acc);
+#pragma unroll 1
+    for (u32 half = 2; half < splits; half *= 2) {
+        Sums rest, pair;
+        load_sums(parts + half * SUM_WORDS, rest);
+        add_sums(parts + (half + 1) * SUM_WORDS, rest);
+        if (half == 4) {
+            load_sums(parts + 6 * SUM_WORDS, pair);
+            add_sums(parts + 7 * SUM_WORDS, pair);
+#pragma unroll
+            for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) rest[ct][i] += pair[ct][i];
+        }
+#pragma unroll
+        for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) acc[ct][i] += rest[ct][i];
+    }
+}
+
+// Whether all other warps that share this one's outputs are done, and what they stored can be read.
+DEVICE bool comes_last(u32* ticket, u32 count) {
+    fence_device();
+    sync_warp();
+    u32 is_last = 0;
+    if (lane_index() == 0) {
+        is_last = atomic_add(ticket, 1) + 1 == count;
+        if (is_last) *ticket = 0;
+    }
+    is_last = shuffle(is_last, 0);
+    fence_device();
+    return is_last != 0;
+}
+
+DEVICE void write_out(const WideArgs& args, const Unit& unit, const Sums& gate, const Sums& acc) {
+    u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
+    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 r = row + i / 2 * 8, c = column + ct * COLUMNS + i % 2;
+            if (r >= unit.rows || c >= args.num_rows) continue;
+            float value = acc[ct][i];
+            if (args.matrices == 2) value = silu(gate[ct][i]) * value;
+            float* to = unit.out + (u64)c * unit.rows + r;
+            *to = args.accumulate ? *to + value : value;
+        }
+}
+
+DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
+    bool is_whole = args.splits == 1;
+    u32 rest = number / args.column_blocks, in_turn = is_whole ? 1 : args.matrices;
+    unit.number = number;
+    unit.column_block = number % args.column_blocks;
+    unit.split = rest % args.splits;
+    rest /= args.splits;
+    unit.matrix = rest % in_turn;
+    u32 row_block = rest / in_turn, j = 0;
+    while (j + 1 < args.num_jobs && row_block >= args.jobs[j + 1].first_block) j++;
+    const Job& job = args.jobs[j];
+    for (u32 m = 0; m < 2; m++) {
+        unit.weights[m] = job.weights[m];
+        unit.types[m] = job.types[m];
+    }
+    unit.out = job.out;
+    unit.rows = job.rows;
+    unit.first_row = (row_block - job.first_block) * ROW_WARPS * TILE_ROWS;
+    u32 outputs = row_block * args.column_blocks + unit.column_block;
+    unit.tickets = args.tickets + outputs * (THREADS / LANES);
+    unit.parts = args.parts + (u64)(is_whole ? 3 * block_x() : outputs * args.splits * in_turn) * SUM_WORDS;
+}
+
+// All splits together, of a unit's last matrix; `gate`: of its first, where there are two. Whether this warp has them.
+DEVICE bool gather(const WideArgs& args, const Unit& unit, u8* shared, Sums& gate, Sums& acc) {
+    if (args.splits == 1) {
+        if (args.matrices == 2) load_sums(unit.parts + 2 * SUM_WORDS, gate);
+        return true;
+    }
+    store_sums(waiting(args, unit, shared, 1), acc);
+    if (!comes_last(unit.tickets + warp_index(), args.splits * args.matrices)) return false;
+    gather_splits(unit.parts + (args.matrices - 1) * args.splits * SUM_WORDS, args.splits, acc);
+    if (args.matrices == 2) gather_splits(unit.parts, args.splits, gate);
+    return true;
+}

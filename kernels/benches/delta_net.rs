@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernels::{
-    Buffer, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device, Norm, Segment,
-    open_device,
+    Buffer, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState,
+    Device, Norm, Segment, open_device,
 };
 
 const DEVICE: &str = "TANDEM_BENCH_DEVICE";
@@ -105,20 +105,21 @@ impl Bench {
     }
 
     fn commit(&mut self, rows: &[usize]) {
-        for state in &mut self.states {
-            self.device.delta_net_commit(DeltaNetCommitArgs {
-                shape: SHAPE,
-                qkv: &self.qkv,
-                alpha: &self.alpha,
-                beta: &self.beta,
-                conv_weight: &self.conv_weight,
-                a: &self.a,
-                dt_bias: &self.dt_bias,
-                state,
-                state_index: 0,
-                rows,
-            });
-        }
+        let layer = |state| DeltaNetCommitLayer {
+            qkv: &self.qkv,
+            alpha: &self.alpha,
+            beta: &self.beta,
+            conv_weight: &self.conv_weight,
+            a: &self.a,
+            dt_bias: &self.dt_bias,
+            state,
+        };
+        self.device.delta_net_commit(DeltaNetCommitArgs {
+            shape: SHAPE,
+            layers: self.states.iter_mut().map(layer).collect(),
+            state_index: 0,
+            rows,
+        });
     }
 
     /// Microseconds a layer, from the second step on.

@@ -121,6 +121,13 @@ DEVICE u32 low_bytes(u32 a, u32 b, u32 c, u32 d) {
     return y;
 }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
+// Takes one of `count` tickets: how many were taken before. After the last one there are none taken. Not a sum, of which the
+// compiler makes one over the warp and waits for it at once.
+DEVICE u32 take_ticket(u32* at, u32 count) {
+    u32 before;
+    asm volatile("atom.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(count - 1) : "memory");
+    return before;
+}
 DEVICE void fence_device() { __threadfence(); }
 #if __CUDA_ARCH__ >= 800
 // A place in shared memory to copy to.
@@ -204,6 +211,14 @@ DEVICE u32 warp_index() { return thread_index() / LANES; }
 
 template <typename T> DEVICE constexpr T smaller(T a, T b) { return a < b ? a : b; }
 template <typename T> DEVICE T larger(T a, T b) { return a > b ? a : b; }
+
+#if !ON_CUDA
+DEVICE u32 take_ticket(u32* at, u32 count) {
+    u32 before = atomic_add(at, 1);
+    if (before + 1 == count) *at = 0;
+    return before;
+}
+#endif
 
 DEVICE float bits_to_f32(u32 bits) { return __builtin_bit_cast(float, bits); }
 DEVICE u32 f32_to_bits(float x) { return __builtin_bit_cast(u32, x); }

@@ -96,22 +96,28 @@ KERNEL(prepare, PrepareArgs, 128) {
     }
 }
 
-// Rows that one launch moves, and that a thread reads before it writes any.
-constexpr u32 MOVES = 64, HELD = 8;
+// Rows and layers that one launch moves, and rows that a thread reads before it writes any.
+constexpr u32 MOVES = 64, MOST_LAYERS = 64, HELD = 8;
 
+struct MovedLayer {
+    Kept* k;
+    Kept* v;
+    u32 num_kv_heads;
+};
 struct MoveArgs {
-    Kept* cache_k;
-    Kept* cache_v;
-    u32 num_kv_heads, count;
+    MovedLayer layers[MOST_LAYERS];
+    u32 count;
     // page * PAGE_TOKENS + token. Both ascend in slots and no source lies before its target, so what is written is
     // needed by no later move.
     u32 from[MOVES], to[MOVES];
 };
-// A block a head of keys (y = 0) or values (y = 1); a thread walks all moves for its own dims.
+// Grid: heads, keys (y = 0) and values (y = 1), layers. A thread walks all moves for its own dims.
 KERNEL(move_rows, MoveArgs, 128) {
+    MovedLayer layer = args.layers[block_z()];
+    if (block_x() >= layer.num_kv_heads) return;
     bool is_key = block_y() == 0;
-    Kept* kept = is_key ? args.cache_k : args.cache_v;
-    u64 page_len = (u64)args.num_kv_heads * PAGE_TOKENS * HEAD_DIM;
+    Kept* kept = is_key ? layer.k : layer.v;
+    u64 page_len = (u64)layer.num_kv_heads * PAGE_TOKENS * HEAD_DIM;
     u64 head = (u64)block_x() * PAGE_TOKENS * HEAD_DIM;
     u32 token_stride = is_key ? 1 : HEAD_DIM, dim_stride = is_key ? PAGE_TOKENS : 1;
     for (u32 d = thread_index(); d < HEAD_DIM; d += block_threads())

@@ -328,15 +328,22 @@ pub struct KvAppendArgs<'a> {
     pub segments: &'a [Segment<'a>],
 }
 
-/// Moves KV rows of an accepted path to the slots right after the committed ones.
+/// A layer of a [`KvCommitArgs`].
 #[derive(Debug)]
-pub struct KvCommitArgs<'a> {
+pub struct KvCommitLayer<'a> {
     /// Key/value heads.
     pub num_kv_heads: usize,
-    /// Head dim.
-    pub head_dim: usize,
     /// Cache of the layer.
     pub cache: &'a mut KvLayer,
+}
+
+/// Moves KV rows of an accepted path to the slots right after the committed ones, in all layers.
+#[derive(Debug)]
+pub struct KvCommitArgs<'a> {
+    /// Head dim.
+    pub head_dim: usize,
+    /// Layers, which keep keys and values in the same way.
+    pub layers: Vec<KvCommitLayer<'a>>,
     /// Pages of the sequence.
     pub pages: &'a [u32],
     /// Committed tokens before.
@@ -465,11 +472,9 @@ pub struct DeltaNetArgs<'a> {
     pub out: &'a mut Buffer,
 }
 
-/// Moves one sequence's states along an accepted path, with the operation order of the forward pass.
+/// A layer of a [`DeltaNetCommitArgs`].
 #[derive(Debug)]
-pub struct DeltaNetCommitArgs<'a> {
-    /// Sizes.
-    pub shape: DeltaNetShape,
+pub struct DeltaNetCommitLayer<'a> {
     /// \[N, channels\] of the forward pass.
     pub qkv: &'a Buffer,
     /// \[N, Hv\].
@@ -484,6 +489,15 @@ pub struct DeltaNetCommitArgs<'a> {
     pub dt_bias: &'a Buffer,
     /// States of the layer.
     pub state: &'a mut DeltaNetState,
+}
+
+/// Moves one sequence's states along an accepted path in all layers, with the operation order of the forward pass.
+#[derive(Debug)]
+pub struct DeltaNetCommitArgs<'a> {
+    /// Sizes.
+    pub shape: DeltaNetShape,
+    /// Layers.
+    pub layers: Vec<DeltaNetCommitLayer<'a>>,
     /// Which sequence.
     pub state_index: usize,
     /// Rows of the accepted path, in order.

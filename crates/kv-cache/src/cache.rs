@@ -22,6 +22,15 @@ pub enum LayerMut<'a> {
     DeltaNet(&'a mut DeltaNetState),
 }
 
+impl<'a> LayerMut<'a> {
+    fn of(layer: &'a mut Layer) -> Self {
+        match layer {
+            Layer::Attention(kv) => Self::Attention(kv),
+            Layer::DeltaNet(state) => Self::DeltaNet(state),
+        }
+    }
+}
+
 /// State of all layers for all sequences.
 #[derive(Debug)]
 pub struct Cache {
@@ -195,10 +204,12 @@ impl Cache {
 
     /// Buffers of layer `index`, or `None` past the last layer.
     pub fn layer_mut(&mut self, index: usize) -> Option<LayerMut<'_>> {
-        self.layers.get_mut(index).map(|layer| match layer {
-            Layer::Attention(kv) => LayerMut::Attention(kv),
-            Layer::DeltaNet(state) => LayerMut::DeltaNet(state),
-        })
+        self.layers.get_mut(index).map(LayerMut::of)
+    }
+
+    /// Buffers of all layers.
+    pub fn layers_mut(&mut self) -> impl Iterator<Item = LayerMut<'_>> {
+        self.layers.iter_mut().map(LayerMut::of)
     }
 }
 

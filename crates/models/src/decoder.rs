@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use kernels::{
-    Buffer, Device, DeviceError, LinearArgs, Matrix, Norm, Projection, Step, StoreColumnsArgs,
-    TopKArgs, Visibility,
+    Buffer, DeltaNetCommitArgs, Device, DeviceError, KvCommitArgs, KvCommitLayer, LinearArgs,
+    Matrix, Norm, Projection, Step, StoreColumnsArgs, TopKArgs, Visibility,
 };
 use kv_cache::{Cache, LayerMut};
 
@@ -322,30 +322,42 @@ impl Decoder {
         cache: &mut Cache,
         commit: &Commit<'_>,
     ) {
-        let rows: Vec<usize> = commit
-            .path
-            .iter()
-            .map(|node| commit.first_row + node)
-            .collect();
-        for (number, layer) in self.layers.iter().enumerate() {
-            match (&layer.mixer, cache.layer_mut(number)) {
-                (Mixer::Attention(mixer), Some(LayerMut::Attention(kv))) => {
-                    device.kv_commit(kernels::KvCommitArgs {
+        let mut attention = Vec::new();
+        let mut recurrent = Vec::new();
+        let mut shape = None;
+        for ((number, layer), cached) in self.layers.iter().enumerate().zip(cache.layers_mut()) {
+            match (&layer.mixer, cached) {
+                (Mixer::Attention(mixer), LayerMut::Attention(cache)) => {
+                    attention.push(KvCommitLayer {
                         num_kv_heads: mixer.num_kv_heads(),
-                        head_dim: config.head_dim,
-                        cache: kv,
-                        pages: commit.pages,
-                        committed_len: commit.committed_len,
-                        path: commit.path,
+                        cache,
                     });
                 }
-                (Mixer::DeltaNet(mixer), Some(LayerMut::DeltaNet(state))) => {
+                (Mixer::DeltaNet(mixer), LayerMut::DeltaNet(state)) => {
                     if let Some(kept) = self.kept.get(&number) {
-                        mixer.commit(device, kept, state, commit.state_index, &rows);
+                        shape = Some(mixer.shape());
+                        recurrent.push(mixer.commit(kept, state));
                     }
                 }
                 _ => unreachable!("cache and graph are made from the same layer kinds"),
             }
+        }
+        device.kv_commit(KvCommitArgs {
+            head_dim: config.head_dim,
+            layers: attention,
+            pages: commit.pages,
+            committed_len: commit.committed_len,
+            path: commit.path,
+        });
+        let path = commit.path.iter();
+        let rows: Vec<usize> = path.map(|node| commit.first_row + node).collect();
+        if let Some(shape) = shape {
+            device.delta_net_commit(DeltaNetCommitArgs {
+                shape,
+                layers: recurrent,
+                state_index: commit.state_index,
+                rows: &rows,
+            });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Gated DeltaNet layer: projections, convolution and delta rule, and the output projection.
 
 use kernels::{
-    Buffer, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device, DeviceError,
+    Buffer, DeltaNetArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Device, DeviceError,
     LinearArgs, Matrix, Norm, Projection, Segment,
 };
 
@@ -146,17 +146,13 @@ impl DeltaNet {
         });
     }
 
-    /// Moves a sequence's states along `path`, rows of the batch that filled `rows`.
-    pub(crate) fn commit(
-        &self,
-        device: &dyn Device,
-        rows: &RecurrentRows,
-        state: &mut DeltaNetState,
-        state_index: usize,
-        path: &[usize],
-    ) {
-        device.delta_net_commit(DeltaNetCommitArgs {
-            shape: self.shape,
+    /// What a commit needs of the layer, after the batch that filled `rows`.
+    pub(crate) fn commit<'a>(
+        &'a self,
+        rows: &'a RecurrentRows,
+        state: &'a mut DeltaNetState,
+    ) -> DeltaNetCommitLayer<'a> {
+        DeltaNetCommitLayer {
             qkv: &rows.qkv,
             alpha: &rows.alpha,
             beta: &rows.beta,
@@ -164,9 +160,7 @@ impl DeltaNet {
             a: &self.a,
             dt_bias: &self.dt_bias,
             state,
-            state_index,
-            rows: path,
-        });
+        }
     }
 
     /// Sizes.

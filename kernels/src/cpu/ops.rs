@@ -395,16 +395,13 @@ impl Device for CpuDevice {
     }
 
     fn kv_commit(&self, args: KvCommitArgs<'_>) {
-        for (i, node) in args.path.iter().enumerate() {
-            let (from, to) = (args.committed_len + node, args.committed_len + i);
-            if from != to {
-                attention::move_row(
-                    args.cache,
-                    args.pages,
-                    (args.num_kv_heads, args.head_dim),
-                    from,
-                    to,
-                );
+        for layer in args.layers {
+            for (i, node) in args.path.iter().enumerate() {
+                let (from, to) = (args.committed_len + node, args.committed_len + i);
+                if from != to {
+                    let heads = (layer.num_kv_heads, args.head_dim);
+                    attention::move_row(layer.cache, args.pages, heads, from, to);
+                }
             }
         }
     }
@@ -483,11 +480,6 @@ impl Device for CpuDevice {
                 .copied()
                 .collect()
         };
-        let qkv = gather(args.qkv, shape.conv_channels());
-        let (alpha, beta) = (
-            gather(args.alpha, shape.num_v_heads),
-            gather(args.beta, shape.num_v_heads),
-        );
         let parents: Vec<i32> = (0..args.rows.len() as i32).map(|i| i - 1).collect();
         let segments = [Segment {
             first_row: 0,
@@ -499,37 +491,42 @@ impl Device for CpuDevice {
             advance: true,
         }];
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        let inputs = DeltaInputs {
-            shape,
-            num_rows: parents.len(),
-            segments: &segments,
-            qkv: &qkv,
-            alpha: &alpha,
-            beta: &beta,
-            conv_state: args.state.conv.host(),
-            weights: Weights {
-                conv: args.conv_weight.host(),
-                a: args.a.host(),
-                dt_bias: args.dt_bias.host(),
-            },
-        };
-        self.prepare_delta(&mut prepared, &inputs);
-        advance_conv(&shape, args.state.conv.host_mut(), &segments[0], &qkv);
-        let next = AtomicUsize::new(0);
-        let state = Shared::new(args.state.recurrent.host_mut());
-        self.pool.run(&|_| {
-            self.dispatch(Recur {
+        for layer in args.layers {
+            let qkv = gather(layer.qkv, shape.conv_channels());
+            let alpha = gather(layer.alpha, shape.num_v_heads);
+            let beta = gather(layer.beta, shape.num_v_heads);
+            let inputs = DeltaInputs {
                 shape,
+                num_rows: parents.len(),
                 segments: &segments,
-                next: &next,
-                prepared: &prepared,
-                z: &[],
-                gamma: &[],
-                eps: 0.0,
-                state,
-                out: None,
+                qkv: &qkv,
+                alpha: &alpha,
+                beta: &beta,
+                conv_state: layer.state.conv.host(),
+                weights: Weights {
+                    conv: layer.conv_weight.host(),
+                    a: layer.a.host(),
+                    dt_bias: layer.dt_bias.host(),
+                },
+            };
+            self.prepare_delta(&mut prepared, &inputs);
+            advance_conv(&shape, layer.state.conv.host_mut(), &segments[0], &qkv);
+            let next = AtomicUsize::new(0);
+            let state = Shared::new(layer.state.recurrent.host_mut());
+            self.pool.run(&|_| {
+                self.dispatch(Recur {
+                    shape,
+                    segments: &segments,
+                    next: &next,
+                    prepared: &prepared,
+                    z: &[],
+                    gamma: &[],
+                    eps: 0.0,
+                    state,
+                    out: None,
+                });
             });
-        });
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::device::{
 use crate::error::DeviceError;
 pub(super) use crate::gpu::attention::launches::sources;
 use crate::gpu::attention::launches::{
-    AttendArgs, MOVES, MoveArgs, PrepareArgs, SPLIT, Shape, THREADS,
+    AttendArgs, MOST_LAYERS, MOVES, MoveArgs, MovedLayer, PrepareArgs, SPLIT, Shape, THREADS,
 };
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch};
@@ -224,43 +224,54 @@ impl GpuDevice {
     }
 
     pub(super) fn kv_commit_op(&self, args: KvCommitArgs<'_>) -> Result<(), DeviceError> {
-        let shape = Shape {
-            num_heads: args.num_kv_heads,
-            num_kv_heads: args.num_kv_heads,
-            head_dim: args.head_dim,
-            kv_type: args.cache.k.on_gpu().kv_type,
-        };
-        let num_pages = args.cache.k.len() / (shape.num_kv_heads * shape.head_dim * PAGE_TOKENS);
-        let place = |slot: usize| {
-            let page = args.pages[slot / PAGE_TOKENS] as usize;
-            assert!(page < num_pages, "kv_commit: a page outside of the cache");
-            (page * PAGE_TOKENS + slot % PAGE_TOKENS) as u32
-        };
         let moves: Vec<_> = args
             .path
             .iter()
             .enumerate()
             .filter(|&(to, &from)| from != to)
-            .map(|(to, from)| (args.committed_len + from, args.committed_len + to))
+            .map(|(to, from)| [args.committed_len + from, args.committed_len + to])
             .collect();
-        for moves in moves.chunks(MOVES) {
+        let page = |slot: usize| args.pages[slot / PAGE_TOKENS];
+        let place = |slot: usize| page(slot) * PAGE_TOKENS as u32 + (slot % PAGE_TOKENS) as u32;
+        let last_page = moves.iter().flatten().map(|&slot| page(slot)).max();
+        for layers in args.layers.chunks(MOST_LAYERS) {
             let mut move_args = MoveArgs {
-                cache_k: ptr(&args.cache.k),
-                cache_v: ptr(&args.cache.v),
-                num_kv_heads: shape.num_kv_heads as u32,
-                count: moves.len() as u32,
+                layers: [MovedLayer::NONE; MOST_LAYERS],
+                count: 0,
                 from: [0; MOVES],
                 to: [0; MOVES],
             };
-            for (i, &(from, to)) in moves.iter().enumerate() {
-                (move_args.from[i], move_args.to[i]) = (place(from), place(to));
-            }
-            let launch = Launch {
-                grid: [shape.num_kv_heads as u32, 2, 1],
-                threads: THREADS,
-                shared_bytes: 0,
+            let shape = Shape {
+                num_heads: layers[0].num_kv_heads,
+                num_kv_heads: layers[0].num_kv_heads,
+                head_dim: args.head_dim,
+                kv_type: layers[0].cache.k.on_gpu().kv_type,
             };
-            self.launch(&shape.keys_and_values(), "move_rows", launch, &move_args)?;
+            for (to, layer) in move_args.layers.iter_mut().zip(layers) {
+                let shape = Shape {
+                    num_kv_heads: layer.num_kv_heads,
+                    ..shape
+                };
+                shape.check_cache(layer.cache, last_page.as_ref());
+                *to = MovedLayer {
+                    k: ptr(&layer.cache.k),
+                    v: ptr(&layer.cache.v),
+                    num_kv_heads: layer.num_kv_heads as u32,
+                };
+            }
+            let most_heads = layers.iter().map(|layer| layer.num_kv_heads).max();
+            for moves in moves.chunks(MOVES) {
+                move_args.count = moves.len() as u32;
+                for (i, slots) in moves.iter().enumerate() {
+                    [move_args.from[i], move_args.to[i]] = slots.map(place);
+                }
+                let launch = Launch {
+                    grid: [most_heads.unwrap_or(0) as u32, 2, layers.len() as u32],
+                    threads: THREADS,
+                    shared_bytes: 0,
+                };
+                self.launch(&shape.keys_and_values(), "move_rows", launch, &move_args)?;
+            }
         }
         Ok(())
     }

@@ -69,6 +69,8 @@ pub(super) enum Scratch {
     Results,
 }
 const NUM_SCRATCH: usize = 6;
+/// Bytes of a piece.
+const LEAST_SCRATCH: usize = 4096;
 
 impl GpuDevice {
     /// The emulation of a GPU on the host: slow, for tests of the kernels where there is no GPU.
@@ -233,7 +235,8 @@ impl GpuDevice {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = &mut scratch[which as usize];
         if memory.bytes() < bytes {
-            let bytes = bytes.next_power_of_two();
+            // What moves later is recorded anew, so no piece begins very small.
+            let bytes = bytes.next_power_of_two().max(LEAST_SCRATCH);
             *memory = match which {
                 Scratch::Tickets => DeviceMemory::zeros(&self.driver, bytes)?,
                 _ => DeviceMemory::new(&self.driver, bytes)?,

@@ -25,6 +25,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("weights.h", include_str!("../../gpu/weights.h")),
     ("activations.h", include_str!("../../gpu/activations.h")),
     ("activate.h", include_str!("../../gpu/activate.h")),
+    ("delta_rows.h", include_str!("../../gpu/delta_rows.h")),
+    ("delta_state.h", include_str!("../../gpu/delta_state.h")),
 ];
 
 /// Modules of a device, compiled when first asked for.

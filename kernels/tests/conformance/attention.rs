@@ -1,8 +1,8 @@
 //! Attention over pages, along chains and trees, and its commit.
 
 use kernels::{
-    AttentionArgs, Device, HeadNorm, KvAppendArgs, KvCommitArgs, KvLayer, KvType, Norm,
-    PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility,
+    AttentionArgs, Device, HeadNorm, KvAppendArgs, KvCommitArgs, KvCommitLayer, KvLayer, KvType,
+    Norm, PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -189,9 +189,11 @@ impl<'a> Layer<'a> {
 
     fn commit(&mut self, sequence: usize, committed_len: usize, path: &[usize]) {
         self.device.kv_commit(KvCommitArgs {
-            num_kv_heads: self.model.num_kv_heads,
             head_dim: self.model.head_dim,
-            cache: &mut self.cache,
+            layers: vec![KvCommitLayer {
+                num_kv_heads: self.model.num_kv_heads,
+                cache: &mut self.cache,
+            }],
             pages: &Self::pages(sequence),
             committed_len,
             path,

@@ -1,7 +1,8 @@
 //! Gated DeltaNet along chains and trees, and its commit by replay.
 
 use kernels::{
-    DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, DeltaNetState, Device, Norm, Segment,
+    DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Device,
+    Norm, Segment,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -142,13 +143,15 @@ impl<'a> Layer<'a> {
             let rows: Vec<usize> = path.iter().map(|node| last.first_row + node).collect();
             device.delta_net_commit(DeltaNetCommitArgs {
                 shape,
-                qkv: &qkv,
-                alpha: &alpha,
-                beta: &beta,
-                conv_weight: &conv_weight,
-                a: &a,
-                dt_bias: &dt_bias,
-                state: &mut self.state,
+                layers: vec![DeltaNetCommitLayer {
+                    qkv: &qkv,
+                    alpha: &alpha,
+                    beta: &beta,
+                    conv_weight: &conv_weight,
+                    a: &a,
+                    dt_bias: &dt_bias,
+                    state: &mut self.state,
+                }],
                 state_index: last.state_index,
                 rows: &rows,
             });

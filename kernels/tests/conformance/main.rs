@@ -4,6 +4,7 @@
 //! instruction sets give the same bits, and a row's bits do not depend on the rows that share its call.
 
 mod attention;
+mod commits;
 mod data;
 mod delta_net;
 mod draft;

@@ -21,8 +21,9 @@ const TILES: [usize; 4] = [1, 3, 5, 6];
 const STATIC_BYTES: usize = 2048;
 /// The largest head that a block's threads can hold.
 const MAX_HEAD_DIM: usize = 1024;
-/// Rows that one launch moves; see gpu/kv.cu.
+/// Rows and layers that one launch moves; see gpu/kv.cu.
 pub(super) const MOVES: usize = 64;
+pub(super) const MOST_LAYERS: usize = 64;
 
 /// See gpu/kv.cu.
 #[derive(Clone, Copy)]
@@ -71,10 +72,25 @@ pub(super) struct AttendArgs {
 /// See gpu/kv.cu.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct MoveArgs {
-    pub cache_k: DevicePtr,
-    pub cache_v: DevicePtr,
+pub(super) struct MovedLayer {
+    pub k: DevicePtr,
+    pub v: DevicePtr,
     pub num_kv_heads: u32,
+}
+
+impl MovedLayer {
+    pub const NONE: Self = Self {
+        k: DevicePtr::NULL,
+        v: DevicePtr::NULL,
+        num_kv_heads: 0,
+    };
+}
+
+/// See gpu/kv.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct MoveArgs {
+    pub layers: [MovedLayer; MOST_LAYERS],
     pub count: u32,
     pub from: [u32; MOVES],
     pub to: [u32; MOVES],
@@ -189,12 +205,7 @@ impl Shape {
             dim <= MAX_HEAD_DIM,
             "attention: heads of more than {MAX_HEAD_DIM} dims"
         );
-        assert!(
-            cache.v.on_gpu().kv_type == self.kv_type,
-            "keys and values of a layer are of one type"
-        );
-        let page_len = self.num_kv_heads * dim * PAGE_TOKENS;
-        let num_pages = cache.k.len().min(cache.v.len()) / page_len;
+        let mut last_page = None;
         for segment in segments {
             let used = (segment.committed_len + segment.parents.len()).div_ceil(PAGE_TOKENS);
             assert!(
@@ -202,13 +213,23 @@ impl Shape {
                 "attention: {} pages for {used} pages of rows",
                 segment.pages.len()
             );
-            assert!(
-                segment.pages[..used]
-                    .iter()
-                    .all(|&page| (page as usize) < num_pages),
-                "attention: a page outside of the cache"
-            );
+            last_page = last_page.max(segment.pages[..used].iter().max());
         }
+        self.check_cache(cache, last_page);
+    }
+
+    /// Panics where the cache has no page of that number.
+    pub(super) fn check_cache(&self, cache: &KvLayer, last_page: Option<&u32>) {
+        assert!(
+            [&cache.k, &cache.v].map(|kept| kept.on_gpu().kv_type) == [self.kv_type; 2],
+            "keys and values are of one type"
+        );
+        let page_len = self.num_kv_heads * self.head_dim * PAGE_TOKENS;
+        let num_pages = cache.k.len().min(cache.v.len()) / page_len;
+        assert!(
+            last_page.is_none_or(|&page| (page as usize) < num_pages),
+            "attention: a page outside of the cache"
+        );
     }
 }
 

@@ -1,0 +1,166 @@
+// Gated DeltaNet for short chains, from their rows to what is normed, in one kernel; and the commit of an accepted path in
+// all layers, which is the same without answers. A block has a head of a chain, a lane four columns.
+#include "delta_state.h"
+
+constexpr u32 WARP_COLUMNS = 16;
+// Four at least: of every four, the first prepares q, the next k, v and the gates.
+constexpr u32 HEAD_WARPS = (DV / WARP_COLUMNS + 3) / 4 * 4, GROUPS = HEAD_WARPS / 4;
+constexpr u32 THREADS = HEAD_WARPS * LANES;
+// The warp that moves the history of a key head.
+constexpr u32 MOVER = 3;
+constexpr u32 PREFETCH_BYTES = DK * DV * 4 / HEAD_WARPS / 16 * 16;
+
+struct Shared {
+    Staged<HEAD_WARPS * WARP_COLUMNS> staged[STEPS];
+    float answers[STEPS][DV];
+};
+
+// What a warp prepares of the rows of a chain: q, k, v or gates of every GROUPS'th.
+struct Part {
+    u32 number, channel, dim;
+    float length;
+};
+constexpr u32 MOST_DIM = DK > DV ? DK : DV;
+// Where a warp's share of a batch of steps lies: what its first row's convolution reads; the gates of step `lane`; what the
+// answers of step `warp` become.
+struct Sources {
+    Window window;
+    u64 gates, item;
+};
+DEVICE Sources find_sources(const Layer& layer, const Step* steps, u32 state, u32 first, u32 count) {
+    auto row = [&](u32 at) { return (u64)steps[first + smaller(at, count - 1)].row; };
+    u32 own = smaller(warp_index() / 4, count - 1);
+    return {window_of_chain(steps, layer, state, first + own), row(lane_index()) * HV + block_x(), row(warp_index()) * HV + block_x()};
+}
+// What is there of it, but for rows after the first.
+struct Raw {
+    HeadTaps<MOST_DIM> weights, values;
+    float alpha, beta, a, dt_bias;
+    Factors z;
+};
+// What nobody writes.
+DEVICE void load_fixed(Raw& to, const Part& part, const Layer& layer) {
+    if (part.number < 3) load_weights(to.weights, layer.conv_weight, part.channel, part.dim);
+    else to.a = layer.a[block_x()], to.dt_bias = layer.dt_bias[block_x()];
+}
+template <bool ANSWERS>
+DEVICE void load_raw(Raw& to, const Sources& from, const Part& part, const Layer& layer, const Norm& norm, u32 count) {
+    if (part.number < 3) load_values(to.values, from.window, part.channel, part.dim);
+    else to.alpha = layer.alpha[from.gates], to.beta = layer.beta[from.gates];
+    if (ANSWERS && warp_index() < count) to.z = load_factors(norm.z + from.item * DV);
+}
+
+// Value heads that read the same key head read the same history: the last of them to come moves it. `tickets`: of the chain's
+// key heads, zero before and after.
+template <bool ANSWERS>
+DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segment, const Step* steps, float q_scale, u32* tickets, Shared& shared) {
+    u32 head = block_x(), key_head = head % HK, warp = warp_index(), lane = lane_index();
+    u32 num_rows = segment.num_rows, index = segment.state_index;
+    u32 q_channel = key_head * DK, k_channel = (HK + key_head) * DK, v_channel = 2 * HK * DK + head * DV;
+    u32 column = warp * WARP_COLUMNS + lane / 8 * 4;
+    bool active = DV % (HEAD_WARPS * WARP_COLUMNS) == 0 || column < DV;
+    float* committed = layer.states + ((u64)index * HV + head) * DK * DV;
+    Part part = {warp % 4, k_channel, DK, 1.0f};
+    if (part.number == 0) part.channel = q_channel, part.length = q_scale;
+    if (part.number == 2) part.channel = v_channel, part.dim = DV, part.length = 0.0f;
+
+    // What earlier kernels may still write is asked for as far as L2, what nobody writes is read.
+    if (lane == 0) prefetch(committed + warp * (PREFETCH_BYTES / 4), PREFETCH_BYTES);
+    if (warp < 3 && lane < KEPT_ROWS)
+        prefetch(layer.history + ((u64)index * KEPT_ROWS + lane) * CHANNELS + part.channel, part.dim * sizeof(float));
+    Raw raw;
+    if (ANSWERS) load_fixed(raw, part, layer);
+    Factors gamma = {};
+    if (ANSWERS && warp < STEPS) gamma = load_factors(norm.gamma);
+    Sources sources = find_sources(layer, steps, index, 0, smaller(num_rows, STEPS));
+    wait_for_inputs();
+
+    // Without answers there are other blocks to wait beside, and none of the registers to spare.
+    if (ANSWERS) load_raw<ANSWERS>(raw, sources, part, layer, norm, num_rows);
+    State<4> state = {};
+    if (active) load_state(state, committed + column);
+    if (DK / 4 + lane < KEYS / 4 && warp < STEPS) {
+        shared.staged[warp].q[DK / 4 + lane] = {};
+        shared.staged[warp].k[DK / 4 + lane] = {};
+    }
+#pragma unroll 1
+    for (u32 first = 0; first < num_rows; first += STEPS) {
+        u32 count = smaller(num_rows - first, STEPS);
+        if (!ANSWERS || first > 0) {
+            // Not kept meanwhile: registers are for states.
+            load_fixed(raw, part, layer);
+            sources = find_sources(layer, steps, index, first, count);
+            load_raw<ANSWERS>(raw, sources, part, layer, norm, count);
+        }
+        if (part.number == 3) {
+            Vec2f gates = prepare_gates(raw.alpha, raw.beta, raw.a, raw.dt_bias);
+            if (warp < 4 && lane < count) shared.staged[lane].gates.x = gates.x, shared.staged[lane].gates.y = gates.y;
+        } else {
+#pragma unroll 1
+            for (u32 i = warp / 4; i < count; i += GROUPS) {
+                if (i > warp / 4) load_values(raw.values, window_of_chain(steps, layer, index, first + i), part.channel, part.dim);
+                auto& staged = shared.staged[i];
+                Vec4f* to = part.number == 0 ? staged.q : part.number == 1 ? staged.k : staged.v;
+                prepare_head(raw.weights, raw.values, part.dim, part.length, reinterpret_cast<float*>(to));
+            }
+        }
+        sync_threads();
+#pragma unroll 1
+        for (u32 i = 0; i < count; i++) {
+            Parts<4> parts = advance<true, ANSWERS>(state, shared.staged[i]);
+            if (!ANSWERS) continue;
+            float answer = whole(parts);
+            if (active && lane % 8 < 4) shared.answers[i][column + lane % 4] = answer;
+        }
+        // Also: the next rows overwrite what these ones needed.
+        if (ANSWERS || first + STEPS < num_rows) sync_threads();
+        if (ANSWERS && warp < count) norm_head(norm, sources.item, load_factors(shared.answers[warp]), gamma, raw.z);
+    }
+    if (!segment.advance) return;
+    // What this block needs of the history has been read, and used too, so that nothing is left to be ordered.
+    u32 came_before = 0, shares = (HV + HK - 1 - key_head) / HK;
+    if (warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
+    if (active) store_state(state, committed + column);
+    Window last = window_of_chain(steps, layer, index, num_rows - 1);
+    // By other warps than those that norm.
+    for (u32 i = THREADS - 1 - thread_index(); i < DV; i += THREADS) move_history(layer, last, index, v_channel + i);
+    if (warp != MOVER || shuffle(came_before, 0) + 1 < shares) return;
+    for (u32 i = lane; i < DK; i += LANES) {
+        move_history(layer, last, index, q_channel + i);
+        move_history(layer, last, index, k_channel + i);
+    }
+}
+
+struct HeadsArgs {
+    Tables tables;
+    Layer layer;
+    Norm norm;
+    // [segments, HK].
+    u32* tickets;
+    float q_scale;
+};
+// Grid: heads, segments.
+KERNEL_AHEAD(delta_walk_heads, HeadsArgs, THREADS, 1) {
+    let_next_start();
+    SHARED Shared shared;
+    Segment segment = args.tables.segments[block_y()];
+    const Step* steps = args.tables.steps + segment.first_step;
+    if (segment.num_rows > 0) walk_head<true>(args.layer, args.norm, segment, steps, args.q_scale, args.tickets + block_y() * HK, shared);
+    else wait_for_inputs();
+}
+
+// Layers of a launch: as many as a kernel's struct has room for.
+constexpr u32 MOST_LAYERS = 48;
+struct CommitArgs {
+    // Of the one path.
+    Tables tables;
+    // [layers, HK].
+    u32* tickets;
+    Layer layers[MOST_LAYERS];
+};
+// Grid: heads, layers.
+KERNEL_AHEAD(delta_commit, CommitArgs, THREADS, 2) {
+    let_next_start();
+    SHARED Shared shared;
+    walk_head<false>(args.layers[block_y()], {}, args.tables.segments[0], args.tables.steps, 0.0f, args.tickets + block_y() * HK, shared);
+}

@@ -1,0 +1,126 @@
+// The recurrence of gated DeltaNet: a warp has 4 COLUMNS columns (value dims) of a head; a lane has COLUMNS of them in an
+// eighth of the rows (key dims): rows 4r .. 4r + 3 of every 32, with r = lane % 8. A sum over rows has the same order
+// whatever COLUMNS is.
+#pragma once
+#include "delta_rows.h"
+
+constexpr u32 QUADS = (DK + 31) / 32;
+constexpr u32 KEYS = QUADS * 32;
+static_assert(DK % 4 == 0 && DV % 16 == 0, "head dims");
+
+template <u32 COLUMNS> struct Run;
+template <> struct Run<2> {
+    typedef Vec2f Type;
+};
+template <> struct Run<4> {
+    typedef Vec4f Type;
+};
+// Values that lie side by side.
+DEVICE void spread(const Vec2f& from, float (&to)[2]) { to[0] = from.x, to[1] = from.y; }
+DEVICE void spread(const Vec4f& from, float (&to)[4]) { to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w; }
+DEVICE Vec2f together(const float (&from)[2]) { return {from[0], from[1]}; }
+DEVICE Vec4f together(const float (&from)[4]) { return {from[0], from[1], from[2], from[3]}; }
+
+template <u32 COLUMNS> struct State {
+    // Rows 4r + j of 32 i.
+    float at[QUADS][4][COLUMNS];
+};
+template <u32 COLUMNS> DEVICE void load_state(State<COLUMNS>& state, const float* at) {
+    u32 first = lane_index() % 8 * 4;
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 row = i * 32 + first + j;
+            typename Run<COLUMNS>::Type run = {};
+            if (DK % 32 == 0 || row < DK) run = *reinterpret_cast<const typename Run<COLUMNS>::Type*>(at + row * DV);
+            spread(run, state.at[i][j]);
+        }
+}
+template <u32 COLUMNS> DEVICE void store_state(const State<COLUMNS>& state, float* at) {
+    u32 first = lane_index() % 8 * 4;
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 row = i * 32 + first + j;
+            if (DK % 32 == 0 || row < DK) *reinterpret_cast<typename Run<COLUMNS>::Type*>(at + row * DV) = together(state.at[i][j]);
+        }
+}
+
+// What a step needs of a block's columns, in shared memory.
+template <u32 WIDTH> struct Staged {
+    Vec4f q[KEYS / 4], k[KEYS / 4], v[WIDTH / 4];
+    // Right after v: the step's words; decay and strength.
+    Vec4f step, gates;
+};
+// As many steps are brought in at a time.
+constexpr u32 STEPS = 4;
+
+template <u32 COLUMNS> struct Parts {
+    float of[COLUMNS];
+};
+// One row: decay, read by k, write, read by q. Returns the lane's parts of the answers of its columns, where there are to be
+// ANSWERS. Where nothing follows the row, the state stays as it was before, unless it KEEPS it.
+template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
+DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged) {
+    u32 lane = lane_index(), eighth = lane % 8;
+    float sums[2][COLUMNS] = {};
+    Vec4f k[QUADS];
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        k[i] = staged.k[i * 8 + eighth];
+        float ks[4];
+        spread(k[i], ks);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++)
+#pragma unroll
+            for (u32 c = 0; c < COLUMNS; c++) sums[j % 2][c] = fused_multiply_add(state.at[i][j][c], ks[j], sums[j % 2][c]);
+    }
+    float decay = staged.gates.x, strength = staged.gates.y, written[COLUMNS], v[COLUMNS];
+    spread(reinterpret_cast<const typename Run<COLUMNS>::Type*>(staged.v)[warp_index() * 4 + lane / 8], v);
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) written[c] = sums[0][c] + sums[1][c];
+#pragma unroll
+    for (u32 mask = 1; mask < 8; mask *= 2)
+#pragma unroll
+        for (u32 c = 0; c < COLUMNS; c++) written[c] += shuffle_xor(written[c], mask);
+    // The state decays before it is read: the sum of the decayed is the decayed sum.
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) written[c] = strength * fused_multiply_add(-decay, written[c], v[c]);
+    float answers[2][COLUMNS] = {};
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        float ks[4], qs[4];
+        spread(k[i], ks);
+        if (ANSWERS) spread(staged.q[i * 8 + eighth], qs);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++)
+#pragma unroll
+            for (u32 c = 0; c < COLUMNS; c++) {
+                float now = fused_multiply_add(ks[j], written[c], state.at[i][j][c] * decay);
+                if (ANSWERS) answers[j % 2][c] = fused_multiply_add(now, qs[j], answers[j % 2][c]);
+                if (KEEPS) state.at[i][j][c] = now;
+            }
+    }
+    Parts<COLUMNS> parts;
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++) parts.of[c] = answers[0][c] + answers[1][c];
+    return parts;
+}
+// The whole answer of column `lane % COLUMNS` of the lane's.
+template <u32 COLUMNS> DEVICE float whole(const Parts<COLUMNS>& parts) {
+    bool is_odd = lane_index() % 2, is_later = lane_index() / 2 % 2;
+    float mine = is_odd ? parts.of[1] : parts.of[0];
+    mine += shuffle_xor(is_odd ? parts.of[0] : parts.of[1], 1);
+    if constexpr (COLUMNS == 4) {
+        float other = is_odd ? parts.of[3] : parts.of[2];
+        other += shuffle_xor(is_odd ? parts.of[2] : parts.of[3], 1);
+        float kept = is_later ? other : mine;
+        mine = kept + shuffle_xor(is_later ? mine : other, 2);
+    } else {
+        mine += shuffle_xor(mine, 2);
+    }
+    mine += shuffle_xor(mine, 4);
+    return mine;
+}

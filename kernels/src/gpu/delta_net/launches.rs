@@ -1,0 +1,162 @@
+//! Kernels of DeltaNet layers: what they take, what they are compiled for, and how large a block is.
+
+use crate::device::DeltaNetShape;
+use crate::gpu::driver::{DevicePtr, Source};
+use crate::gpu::tables::TablePtrs;
+
+/// Threads of a block that prepares, walks with a strip of a head or norms, and its warps.
+pub(super) const THREADS: u32 = 128;
+pub(super) const WARPS: usize = 4;
+/// Columns of a head that a block walks with.
+const STRIP: usize = 32;
+/// Columns of a warp of a block that walks with a whole head.
+const HEAD_COLUMNS: usize = 16;
+/// Layers that one launch commits.
+pub(super) const MOST_LAYERS: usize = 48;
+
+/// See gpu/delta_rows.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Layer {
+    pub qkv: DevicePtr,
+    pub alpha: DevicePtr,
+    pub beta: DevicePtr,
+    pub conv_weight: DevicePtr,
+    pub a: DevicePtr,
+    pub dt_bias: DevicePtr,
+    pub history: DevicePtr,
+    pub states: DevicePtr,
+}
+
+impl Layer {
+    pub const NONE: Self = Self {
+        qkv: DevicePtr::NULL,
+        alpha: DevicePtr::NULL,
+        beta: DevicePtr::NULL,
+        conv_weight: DevicePtr::NULL,
+        a: DevicePtr::NULL,
+        dt_bias: DevicePtr::NULL,
+        history: DevicePtr::NULL,
+        states: DevicePtr::NULL,
+    };
+}
+
+/// See gpu/delta_rows.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Norm {
+    pub z: DevicePtr,
+    pub gamma: DevicePtr,
+    pub out: DevicePtr,
+    pub eps: f32,
+}
+
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct PrepareArgs {
+    pub tables: TablePtrs,
+    pub layer: Layer,
+    pub prepared: DevicePtr,
+    pub gates: DevicePtr,
+    pub num_rows: u32,
+    pub rows_per_warp: u32,
+    pub q_scale: f32,
+}
+
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct WalkArgs {
+    pub tables: TablePtrs,
+    pub layer: Layer,
+    pub prepared: DevicePtr,
+    pub gates: DevicePtr,
+    pub out: DevicePtr,
+    pub spill: DevicePtr,
+    pub shared_levels: u32,
+}
+
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct NormArgs {
+    pub tables: TablePtrs,
+    pub norm: Norm,
+    pub num_rows: u32,
+}
+
+/// See gpu/delta_heads.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct HeadsArgs {
+    pub tables: TablePtrs,
+    pub layer: Layer,
+    pub norm: Norm,
+    pub tickets: DevicePtr,
+    pub q_scale: f32,
+}
+
+/// See gpu/delta_heads.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CommitArgs {
+    pub tables: TablePtrs,
+    pub tickets: DevicePtr,
+    pub layers: [Layer; MOST_LAYERS],
+}
+
+/// All that this module launches, for the shapes of the published models; see [`crate::gpu::sources`].
+pub(in crate::gpu) fn sources() -> Vec<Source> {
+    let shapes = [16, 32, 48].map(|num_v_heads| DeltaNetShape {
+        num_k_heads: 16,
+        num_v_heads,
+        k_dim: 128,
+        v_dim: 128,
+        conv_taps: 4,
+    });
+    let both = |shape| [long_walks(shape), whole_heads(shape)];
+    shapes.iter().flat_map(both).collect()
+}
+
+/// Kernels for any rows.
+pub(super) fn long_walks(shape: &DeltaNetShape) -> Source {
+    let text = include_str!("../../../gpu/delta_net.cu");
+    source("delta_net.cu", text, shape)
+}
+
+/// Kernels for short chains, and for commits.
+pub(super) fn whole_heads(shape: &DeltaNetShape) -> Source {
+    let text = include_str!("../../../gpu/delta_heads.cu");
+    source("delta_heads.cu", text, shape)
+}
+
+fn source(name: &'static str, text: &'static str, shape: &DeltaNetShape) -> Source {
+    let define = |name, value: usize| (name, value.to_string());
+    Source {
+        name,
+        text,
+        defines: vec![
+            define("HK", shape.num_k_heads),
+            define("HV", shape.num_v_heads),
+            define("DK", shape.k_dim),
+            define("DV", shape.v_dim),
+            define("TAPS", shape.conv_taps),
+        ],
+    }
+}
+
+/// Bytes of a level that a walking block saves.
+pub(super) fn level_bytes(shape: &DeltaNetShape) -> u32 {
+    (shape.k_dim.next_multiple_of(32) * STRIP * size_of::<f32>()) as u32
+}
+
+/// Blocks that walk a sequence's state.
+pub(super) fn walking_blocks(shape: &DeltaNetShape) -> usize {
+    shape.num_v_heads * shape.v_dim.div_ceil(STRIP)
+}
+
+/// Threads of a block that walks with a whole head.
+pub(super) fn head_threads(shape: &DeltaNetShape) -> u32 {
+    (32 * (shape.v_dim / HEAD_COLUMNS).next_multiple_of(WARPS)) as u32
+}

@@ -336,12 +336,30 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     for (u32 run = warp_index(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
 }
 
+// Asks for the pages of keys and values that the first rows of a tile see, as far as L2: what of them is still to be written
+// is read later.
+DEVICE void prefetch_pages(const AttendArgs& args, const Tile& tile, const Places* rows_seen) {
+    u32 first_row = 0, page = lane_index() / 2;
+    sync_warp();
+    if (tile.leads == 0 || page >= SPLIT / PAGE_TOKENS) return;
+    while (!(tile.leads >> first_row & 1)) first_row++;
+    Places seen = rows_seen[first_row];
+    u32 slot = tile.split * SPLIT + page * PAGE_TOKENS;
+    if (slot + PAGE_TOKENS <= seen.first || slot >= seen.end) return;
+    Segment segment = args.tables.segments[args.tables.rows[tile.first_row + first_row].segment];
+    u64 at = ((u64)page_of(args.tables, segment, slot) * args.num_kv_heads + block_y()) * HEAD_DIM * PAGE_TOKENS;
+    prefetch((lane_index() % 2 ? args.v : args.k) + at, HEAD_DIM * PAGE_TOKENS * sizeof(u16));
+}
+
 // Grid: single rows and tiles of rows by splits, key heads.
-KERNEL_RESIDENT(attend, AttendArgs, THREADS, 2) {
+KERNEL_AHEAD(attend, AttendArgs, THREADS, 2) {
     DYNAMIC_SHARED(memory);
     SHARED u32 at[SPLIT];
     SHARED Places rows_seen[LANES];
+    let_next_start();
     Tile tile = find_tile(args, rows_seen);
+    if (warp_index() == 0 && !tile.by_path) prefetch_pages(args, tile, rows_seen);
+    wait_for_inputs();
     Block block;
     block.split = tile.split;
     block.first = tile.split * SPLIT;

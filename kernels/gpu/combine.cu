@@ -21,11 +21,13 @@ DEVICE void add_split(Mixed& mixed, float weight, float total, Vec4f part) {
 }
 
 // Grid: rows, heads, runs of dims.
-KERNEL(combine, AttendArgs, 256) {
+KERNEL_AHEAD(combine, AttendArgs, 256, 1) {
+    let_next_start();
     SHARED float tops[COMBINE_THREADS / LANES];
     SHARED Mixed parts[COMBINE_THREADS];
     u32 row_index = args.first_row + block_x(), head = block_y(), thread = thread_index();
     Row row = args.tables.rows[row_index];
+    wait_for_inputs();
     if (row.segment == NONE) return;
     Places seen = seen_by(row, args.window, args.causal);
     u32 first = seen.first / SPLIT, end = (seen.end + SPLIT - 1) / SPLIT;

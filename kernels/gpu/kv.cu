@@ -48,51 +48,79 @@ DEVICE SinCos sin_cos(u64 turns) {
     return {quarter & 2 ? -sin : sin, (quarter + 1) & 2 ? -cos : cos};
 }
 
-// A warp a head of a row: query heads first, then key heads, with the values that belong to them.
-KERNEL(prepare, PrepareArgs, 128) {
+// A warp a head of a row: query heads first, then key heads, with the values that belong to them. A lane's dims are `lane`,
+// `lane + 32` and so on, its pairs likewise.
+constexpr u32 DIMS = (HEAD_DIM + LANES - 1) / LANES, PAIRS = (HEAD_DIM / 2 + LANES - 1) / LANES;
+KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
     SHARED float heads[WARPS][HEAD_DIM];
+    let_next_start();
     u32 lane = lane_index(), head = block_y() * WARPS + warp_index();
     Row row = args.tables.rows[block_x()];
-    if (row.segment == NONE || head >= args.num_heads + args.num_kv_heads) return;
-    Segment segment = args.tables.segments[row.segment];
+    bool is_used = row.segment != NONE && head < args.num_heads + args.num_kv_heads;
     bool is_key = head >= args.num_heads;
-    u32 kv_head = head - args.num_heads;
+    u32 kv_head = head - args.num_heads, token = row.slot % PAGE_TOKENS;
+    const float* gamma = is_key ? args.k_gamma : args.q_gamma;
+    float factors[DIMS];
+    SinCos turns[PAIRS];
+    u64 base = 0;
+    // All that no kernel of the step writes.
+    if (is_used) {
+        Segment segment = args.tables.segments[row.segment];
+        u64 position = (u64)segment.first_position + row.place;
+#pragma unroll
+        for (u32 i = 0; i < DIMS; i++) {
+            u32 d = lane + i * LANES;
+            factors[i] = gamma && d < HEAD_DIM ? gamma[d] : 1.0f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < PAIRS; i++)
+            if (lane + i * LANES < args.pairs) turns[i] = sin_cos(position * args.turns[lane + i * LANES]);
+        if (is_key) base = ((u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head) * PAGE_TOKENS * HEAD_DIM;
+    }
+    wait_for_inputs();
+    if (!is_used) return;
+
     u64 key_at = ((u64)block_x() * args.num_kv_heads + kv_head) * HEAD_DIM;
     float* query = args.q + ((u64)block_x() * args.num_heads + head) * args.q_stride;
     const float* from = is_key ? args.k + key_at : query;
-    const float* gamma = is_key ? args.k_gamma : args.q_gamma;
     float* x = heads[warp_index()];
-
-    float square = 0;
-    for (u32 d = lane; d < HEAD_DIM; d += LANES) {
-        float value = from[d];
-        square = fused_multiply_add(value, value, square);
-        x[d] = value;
+    float values[DIMS], kept[DIMS], square = 0;
+#pragma unroll
+    for (u32 i = 0; i < DIMS; i++) {
+        u32 d = lane + i * LANES;
+        values[i] = d < HEAD_DIM ? from[d] : 0.0f;
+        kept[i] = is_key && d < HEAD_DIM ? args.v[key_at + d] : 0.0f;
     }
+#pragma unroll
+    for (u32 i = 0; i < DIMS; i++) square = fused_multiply_add(values[i], values[i], square);
     square = warp_sum(square);
-    if (gamma) {
-        float inverse = divide(1.0f, square_root(square * (1.0f / HEAD_DIM) + args.eps));
-        for (u32 d = lane; d < HEAD_DIM; d += LANES) x[d] = x[d] * inverse * gamma[d];
+    float inverse = gamma ? divide(1.0f, square_root(square * (1.0f / HEAD_DIM) + args.eps)) : 1.0f;
+#pragma unroll
+    for (u32 i = 0; i < DIMS; i++) {
+        u32 d = lane + i * LANES;
+        if (d < HEAD_DIM) x[d] = values[i] * inverse * factors[i];
     }
     sync_warp();
-    u64 position = (u64)segment.first_position + row.place;
-    for (u32 i = lane; i < args.pairs; i += LANES) {
-        SinCos turn = sin_cos(position * args.turns[i]);
+#pragma unroll
+    for (u32 j = 0; j < PAIRS; j++) {
+        u32 i = lane + j * LANES;
+        if (i >= args.pairs) continue;
         u32 a = args.adjacent ? 2 * i : i, b = args.adjacent ? 2 * i + 1 : i + args.pairs;
         float u = x[a], w = x[b];
-        x[a] = u * turn.cos - w * turn.sin;
-        x[b] = w * turn.cos + u * turn.sin;
+        x[a] = u * turns[j].cos - w * turns[j].sin;
+        x[b] = w * turns[j].cos + u * turns[j].sin;
     }
     sync_warp();
-    if (!is_key) {
-        for (u32 d = lane; d < HEAD_DIM; d += LANES) query[d] = x[d];
-        return;
-    }
-    u32 token = row.slot % PAGE_TOKENS;
-    u64 base = ((u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head) * PAGE_TOKENS * HEAD_DIM;
-    for (u32 d = lane; d < HEAD_DIM; d += LANES) {
-        args.cache_k[base + d * PAGE_TOKENS + token] = to_kept(x[d]);
-        args.cache_v[base + token * HEAD_DIM + d] = to_kept(args.v[key_at + d]);
+#pragma unroll
+    for (u32 i = 0; i < DIMS; i++) {
+        u32 d = lane + i * LANES;
+        if (d >= HEAD_DIM) continue;
+        if (is_key) {
+            args.cache_k[base + d * PAGE_TOKENS + token] = to_kept(x[d]);
+            args.cache_v[base + token * HEAD_DIM + d] = to_kept(kept[i]);
+        } else {
+            query[d] = x[d];
+        }
     }
 }
 

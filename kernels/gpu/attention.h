@@ -35,6 +35,9 @@ struct AttendArgs {
     Vec2f* sums;
     // [N, H, D]
     float* out;
+    // [rows, Hkv], zero before and after: splits of a row's heads that are done; whoever does the last one puts them
+    // together. Null: a kernel of its own does.
+    u32* tickets;
     // Rows of this launch.
     u32 first_row, end_row;
     u32 num_heads, num_kv_heads;
@@ -59,6 +62,34 @@ DEVICE Places seen_by(const Row& row, u32 window, u32 causal) {
 DEVICE Places seen_of_split(const Row& row, u32 window, u32 causal, u32 split) {
     Places seen = seen_by(row, window, causal);
     return {larger(seen.first, split * SPLIT), smaller(seen.end, (split + 1) * SPLIT)};
+}
+
+// The splits that a row sees.
+DEVICE Places splits_of(Places seen) { return {seen.first / SPLIT, (seen.end + SPLIT - 1) / SPLIT}; }
+
+// Splits of a row's head are taken by MEMBERS in turn: a split's member is that of its number, windows or not. Then the members'
+// sums are added in order.
+constexpr u32 MEMBERS = 16;
+// Four dims, and the sum of the weights.
+struct Mixed {
+    Vec4f sum;
+    float total;
+};
+DEVICE void add_split(Mixed& mixed, float weight, float total, Vec4f part) {
+    mixed.total = fused_multiply_add(weight, total, mixed.total);
+    mixed.sum.x = fused_multiply_add(weight, part.x, mixed.sum.x);
+    mixed.sum.y = fused_multiply_add(weight, part.y, mixed.sum.y);
+    mixed.sum.z = fused_multiply_add(weight, part.z, mixed.sum.z);
+    mixed.sum.w = fused_multiply_add(weight, part.w, mixed.sum.w);
+}
+// The answer of head `head` of all rows in four dims, with its gate.
+DEVICE void put_answer(const AttendArgs& args, u64 head, u32 quad, const Mixed& mixed) {
+    float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w};
+    for (u32 i = 0; i < 4; i++) {
+        float value = divide(values[i], mixed.total);
+        if (args.q_stride > HEAD_DIM) value *= sigmoid(args.q[head * args.q_stride + HEAD_DIM + quad * 4 + i]);
+        args.out[head * HEAD_DIM + quad * 4 + i] = value;
+    }
 }
 
 // Scores are products scaled so that their exponentials are powers of two.

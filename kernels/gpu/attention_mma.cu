@@ -336,6 +336,51 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     for (u32 run = warp_index(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
 }
 
+// Puts the splits of a row's heads together, MEMBERS at most.
+DEVICE void combine_row(const AttendArgs& args, const Block& block, u32 row_index) {
+    constexpr u32 QUADS = HEAD_DIM / 4;
+    Places splits = splits_of(seen_by(args.tables.rows[row_index], args.window, args.causal));
+    for (u32 i = thread_index(); i < GROUP * QUADS; i += THREADS) {
+        u32 head = block.kv_head * GROUP + i / QUADS, quad = i % QUADS;
+        u64 base = ((u64)(row_index - args.first_row) * args.num_heads + head) * args.num_splits;
+        const Vec2f* sums = args.sums + base;
+        const Vec4f* partials = reinterpret_cast<const Vec4f*>(args.partials + base * HEAD_DIM) + quad;
+        float top = -1e30f;
+#pragma unroll 4
+        for (u32 s = splits.first; s < splits.end; s++) top = larger(top, sums[s].x);
+        Mixed mixed = {};
+#pragma unroll 4
+        for (u32 s = splits.first; s < splits.end; s++) {
+            Mixed member = {};
+            add_split(member, exp2_fast(sums[s].x - top), sums[s].y, partials[(u64)s * QUADS]);
+            add_split(mixed, 1.0f, member.total, member.sum);
+        }
+        put_answer(args, (u64)row_index * args.num_heads + head, quad, mixed);
+    }
+}
+// Puts those rows of a block together that have no splits left to be done.
+DEVICE void combine_rows(const AttendArgs& args, const Block& block) {
+    SHARED u32 complete;
+    fence_device();
+    sync_threads();
+    if (warp_index() == 0) {
+        u32 lane = lane_index();
+        bool is_last = false;
+        if (lane < block.rows) {
+            Places splits = splits_of(seen_by(args.tables.rows[block.lead + lane], args.window, args.causal));
+            u32 count = splits.end - splits.first;
+            u32* ticket = args.tickets + (block.lead - args.first_row + lane) * args.num_kv_heads + block.kv_head;
+            is_last = take_ticket(ticket, count) + 1 == count;
+        }
+        u32 rows = ballot(is_last);
+        if (lane == 0) complete = rows;
+    }
+    sync_threads();
+    fence_device();
+    for (u32 i = 0; i < block.rows; i++)
+        if (complete >> i & 1) combine_row(args, block, block.lead + i);
+}
+
 // Asks for the pages of keys and values that the first rows of a tile see, as far as L2: what of them is still to be written
 // is read later.
 DEVICE void prefetch_pages(const AttendArgs& args, const Tile& tile, const Places* rows_seen) {
@@ -372,5 +417,6 @@ KERNEL_AHEAD(attend, AttendArgs, THREADS, 2) {
         sync_threads();
         take_rows(block, tile, rows_seen);
         attend_rows(args, block, tile.by_path);
+        if (args.tickets) combine_rows(args, block);
     }
 }

@@ -1,24 +1,12 @@
-// Puts the splits of a row together, and applies the gate.
+// Puts the splits of a row together, where they are many, and applies the gate.
 //
 // HEAD_DIM: D.
 #include "attention.h"
 
-// Threads take four dims each. Splits are taken by MEMBERS of them in turn; then the members' sums are added in order.
-constexpr u32 COMBINE_THREADS = 256, MEMBERS = 16, RUN = COMBINE_THREADS / MEMBERS, QUADS = HEAD_DIM / 4;
+// Threads take four dims each.
+constexpr u32 COMBINE_THREADS = 256, RUN = COMBINE_THREADS / MEMBERS, QUADS = HEAD_DIM / 4;
 // Splits of which each member has loads under way at once.
 constexpr u32 FLIGHT = 8;
-
-struct Mixed {
-    Vec4f sum;
-    float total;
-};
-DEVICE void add_split(Mixed& mixed, float weight, float total, Vec4f part) {
-    mixed.total = fused_multiply_add(weight, total, mixed.total);
-    mixed.sum.x = fused_multiply_add(weight, part.x, mixed.sum.x);
-    mixed.sum.y = fused_multiply_add(weight, part.y, mixed.sum.y);
-    mixed.sum.z = fused_multiply_add(weight, part.z, mixed.sum.z);
-    mixed.sum.w = fused_multiply_add(weight, part.w, mixed.sum.w);
-}
 
 // Grid: rows, heads, runs of dims.
 KERNEL_AHEAD(combine, AttendArgs, 256, 1) {
@@ -29,8 +17,8 @@ KERNEL_AHEAD(combine, AttendArgs, 256, 1) {
     Row row = args.tables.rows[row_index];
     wait_for_inputs();
     if (row.segment == NONE) return;
-    Places seen = seen_by(row, args.window, args.causal);
-    u32 first = seen.first / SPLIT, end = (seen.end + SPLIT - 1) / SPLIT;
+    Places splits = splits_of(seen_by(row, args.window, args.causal));
+    u32 first = splits.first, end = splits.end;
     u64 base = ((u64)block_x() * args.num_heads + head) * args.num_splits;
     const Vec2f* sums = args.sums + base;
 
@@ -45,7 +33,6 @@ KERNEL_AHEAD(combine, AttendArgs, 256, 1) {
     bool is_used = quad < QUADS;
     const Vec4f* partials = reinterpret_cast<const Vec4f*>(args.partials + base * HEAD_DIM) + (is_used ? quad : 0);
     Mixed mixed = {};
-    // A split's member is that of its number, windows or not.
     for (u32 s = first / MEMBERS * MEMBERS + member; s < end; s += MEMBERS * FLIGHT) {
         Vec4f part[FLIGHT];
         Vec2f sum[FLIGHT];
@@ -63,11 +50,5 @@ KERNEL_AHEAD(combine, AttendArgs, 256, 1) {
     sync_threads();
     if (member != 0 || !is_used) return;
     for (u32 m = 1; m < MEMBERS; m++) add_split(mixed, 1.0f, parts[m * RUN + thread].total, parts[m * RUN + thread].sum);
-    u64 at = (u64)row_index * args.num_heads + head;
-    float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w};
-    for (u32 i = 0; i < 4; i++) {
-        float value = divide(values[i], mixed.total);
-        if (args.q_stride > HEAD_DIM) value *= sigmoid(args.q[at * args.q_stride + HEAD_DIM + quad * 4 + i]);
-        args.out[at * HEAD_DIM + quad * 4 + i] = value;
-    }
+    put_answer(args, (u64)row_index * args.num_heads + head, quad, mixed);
 }

@@ -181,6 +181,7 @@ impl GpuDevice {
                 partials,
                 sums: partials.add(partials_bytes),
                 out: ptr(args.out),
+                tickets: DevicePtr::NULL,
                 first_row: first_row as u32,
                 end_row: (first_row + rows_at_once).min(num_rows) as u32,
                 num_heads: shape.num_heads as u32,
@@ -193,7 +194,6 @@ impl GpuDevice {
                 path_splits: path_splits as u32,
             };
             self.launch_attend(shape, &attend, longest)?;
-            self.launch_combine(shape, &attend)?;
         }
         Ok(())
     }

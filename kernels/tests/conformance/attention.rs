@@ -14,6 +14,8 @@ const TOLERANCE: f64 = 3e-6;
 
 const SEQUENCES: usize = 3;
 const PAGES: usize = 5;
+/// Tokens of a context so long that a GPU puts the parts of a row together in another way.
+const FAR: usize = 4200;
 
 /// A tree with three branches, one of them five deep: `[0 [1 [3 [5] [6]] [4]] [2 [7 [8 [9]]]]]`.
 pub(crate) const TREE: &[i32] = &[-1, 0, 0, 1, 1, 3, 3, 2, 7, 8];
@@ -92,10 +94,10 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// Pages of a sequence, interleaved with the others' and in falling order.
+    /// Pages of a sequence, interleaved with the others' and in falling order; the same again where it is longer.
     fn pages(sequence: usize) -> Vec<u32> {
-        (0..PAGES)
-            .map(|i| ((PAGES - 1 - i) * SEQUENCES + sequence) as u32)
+        (0..FAR.div_ceil(PAGE_TOKENS) + 1)
+            .map(|i| ((PAGES - 1 - i % PAGES) * SEQUENCES + sequence) as u32)
             .collect()
     }
 
@@ -351,6 +353,38 @@ fn a_path_far_from_its_places_has_the_bits_of_a_chain() {
             got.extend(layer.run(&[of(1, 258, &[-1], &next)]));
             let what = format!("{case:?}, {kv_type} on {}", device.name());
             assert!(same_bits(&got, &decoded), "{what}");
+        }
+    }
+}
+
+/// The same beside a sequence with a very long context.
+#[test]
+fn a_row_has_the_same_bits_beside_a_far_longer_context() {
+    for device in devices().iter().map(AsRef::as_ref) {
+        for &case in CASES {
+            for kv_type in KV_TYPES {
+                let mut noise = Noise(53);
+                let model = model(case, &mut noise);
+                let prompt = rows(&model, 290, &mut noise);
+                let next = rows(&model, 2, &mut noise);
+                let of = |sequence, committed_len, row: usize| Part {
+                    sequence,
+                    committed_len,
+                    parents: &[-1],
+                    rows: &next[row..=row],
+                };
+                let [alone, beside] = [false, true].map(|is_beside| {
+                    let mut layer = Layer::new(device, &model, kv_type);
+                    layer.append(0, &prompt);
+                    let long = is_beside.then(|| of(2, FAR, 1));
+                    let parts: Vec<_> = [of(0, prompt.len(), 0)].into_iter().chain(long).collect();
+                    let mut got = layer.run(&parts);
+                    got.truncate(model.num_heads * model.head_dim);
+                    got
+                });
+                let what = format!("{case:?}, {kv_type} on {}", device.name());
+                assert!(same_bits(&alone, &beside), "{what}");
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::{KvLayer, KvType, PAGE_TOKENS, Segment};
 use crate::error::DeviceError;
-use crate::gpu::device::GpuDevice;
+use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
 use crate::gpu::tables::TablePtrs;
 
@@ -57,6 +57,7 @@ pub(super) struct AttendArgs {
     pub partials: DevicePtr,
     pub sums: DevicePtr,
     pub out: DevicePtr,
+    pub tickets: DevicePtr,
     pub first_row: u32,
     pub end_row: u32,
     pub num_heads: u32,
@@ -234,7 +235,8 @@ impl Shape {
 }
 
 impl GpuDevice {
-    /// By matrix units where there are some and keys are kept in what they take.
+    /// Attends to every split, and puts the splits of each row together. By matrix units where there are some and keys are kept
+    /// in what they take.
     pub(super) fn launch_attend(
         &self,
         shape: &Shape,
@@ -245,15 +247,27 @@ impl GpuDevice {
         let has_units = arch.starts_with("sm_") || arch == "host";
         match self.tiles(shape, args, longest) {
             Some(tiles) if has_units && shape.kv_type == KvType::F16 => {
+                let rows = (args.end_row - args.first_row) as usize;
+                let tickets = rows * shape.num_kv_heads * size_of::<u32>();
+                // Few splits are put together by whoever does the last.
+                let combines = args.num_splits as usize <= COMBINE_MEMBERS;
                 let args = AttendArgs {
                     tile_rows: shape.tile_rows(tiles).min(longest) as u32,
+                    tickets: match combines {
+                        true => self.scratch(Scratch::Tickets, tickets)?,
+                        false => DevicePtr::NULL,
+                    },
                     ..*args
                 };
                 let launch = shape.mma_launch(tiles, &args);
-                self.launch(&shape.attend_mma(tiles), "attend", launch, &args)
+                self.launch(&shape.attend_mma(tiles), "attend", launch, &args)?;
+                if combines {
+                    return Ok(());
+                }
             }
-            _ => self.launch(&shape.attend(), "attend", shape.fma_launch(args), args),
+            _ => self.launch(&shape.attend(), "attend", shape.fma_launch(args), args)?,
         }
+        self.launch_combine(shape, args)
     }
 
     /// Tiles of columns of a block: many, since they share what is read, unless that leaves multiprocessors idle. None
@@ -276,11 +290,7 @@ impl GpuDevice {
         Some(fitting.rfind(pays).unwrap_or(least))
     }
 
-    pub(super) fn launch_combine(
-        &self,
-        shape: &Shape,
-        args: &AttendArgs,
-    ) -> Result<(), DeviceError> {
+    fn launch_combine(&self, shape: &Shape, args: &AttendArgs) -> Result<(), DeviceError> {
         let dims = COMBINE_THREADS / COMBINE_MEMBERS * 4;
         let launch = Launch {
             grid: [

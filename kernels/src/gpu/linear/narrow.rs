@@ -147,11 +147,13 @@ impl Narrow {
         };
         let choices = [first[0], first[1], first[2], with(8, false), with(4, false)];
         let fitting = choices.map(|choice| {
-            // With two slices at a time, warps would be left without any, or with one more than others.
+            // Where blocks have 16 rows each, two slices at a time would leave warps without any; where there are two launches at a
+            // time, with one more than others.
             let blocks = multiprocessors * choice.per_multiprocessor;
             let pieces = sixteens.div_ceil(blocks) * SLICES / 2 * work.matrices;
-            let is_few = pieces < choice.warps
-                || pieces > choice.warps && pieces < 2 * choice.warps && choice.resident == 2;
+            let uneven = choice.warps + 1..2 * choice.warps;
+            let is_few = sixteens <= blocks && pieces < choice.warps
+                || choice.resident == 2 && uneven.contains(&pieces);
             let slices = if is_few { 1 } else { choice.slices };
             Self::fitting(Choice { slices, ..choice }, work, facts)
         });

@@ -399,7 +399,8 @@ DEVICE void prefetch_pages(const AttendArgs& args, const Tile& tile, const Place
 // Grid: single rows and tiles of rows by splits, key heads.
 KERNEL_AHEAD(attend, AttendArgs, THREADS, 2) {
     DYNAMIC_SHARED(memory);
-    SHARED u32 at[SPLIT];
+    // Read by four.
+    SHARED Vec4u at[SPLIT / 4];
     SHARED Places rows_seen[LANES];
     let_next_start();
     Tile tile = find_tile(args, rows_seen);
@@ -409,7 +410,7 @@ KERNEL_AHEAD(attend, AttendArgs, THREADS, 2) {
     block.split = tile.split;
     block.first = tile.split * SPLIT;
     block.kv_head = block_y();
-    block.at = at;
+    block.at = reinterpret_cast<u32*>(at);
     block.q = memory;
 #pragma unroll 1
     while (tile.leads != 0) {

@@ -128,7 +128,9 @@ DEVICE u32 take_ticket(u32* at, u32 count) {
     asm volatile("atom.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(count - 1) : "memory");
     return before;
 }
-DEVICE void fence_device() { __threadfence(); }
+// Between what this thread did or saw, as of its warp or block, and what it does: of release and acquire, since `__threadfence`
+// waits for more.
+DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 #if __CUDA_ARCH__ >= 800
 // A place in shared memory to copy to.
 typedef u32 SharedPlace;

@@ -361,22 +361,22 @@ DEVICE void combine_row(const AttendArgs& args, const Block& block, u32 row_inde
 // Puts those rows of a block together that have no splits left to be done.
 DEVICE void combine_rows(const AttendArgs& args, const Block& block) {
     SHARED u32 complete;
-    fence_device();
     sync_threads();
     if (warp_index() == 0) {
         u32 lane = lane_index();
         bool is_last = false;
+        fence_device();
         if (lane < block.rows) {
             Places splits = splits_of(seen_by(args.tables.rows[block.lead + lane], args.window, args.causal));
             u32 count = splits.end - splits.first;
             u32* ticket = args.tickets + (block.lead - args.first_row + lane) * args.num_kv_heads + block.kv_head;
             is_last = take_ticket(ticket, count) + 1 == count;
         }
+        fence_device();
         u32 rows = ballot(is_last);
         if (lane == 0) complete = rows;
     }
     sync_threads();
-    fence_device();
     for (u32 i = 0; i < block.rows; i++)
         if (complete >> i & 1) combine_row(args, block, block.lead + i);
 }

@@ -110,16 +110,15 @@ DEVICE void gather_splits(const Vec4f* parts, u32 splits, Sums& acc) {
 
 // Whether all other warps that share this one's outputs are done, and what they stored can be read.
 DEVICE bool comes_last(u32* ticket, u32 count) {
-    fence_device();
     sync_warp();
     u32 is_last = 0;
     if (lane_index() == 0) {
-        is_last = atomic_add(ticket, 1) + 1 == count;
-        if (is_last) *ticket = 0;
+        fence_device();
+        is_last = take_ticket(ticket, count) + 1 == count;
+        if (is_last) fence_device();
     }
-    is_last = shuffle(is_last, 0);
-    fence_device();
-    return is_last != 0;
+    sync_warp();
+    return shuffle(is_last, 0) != 0;
 }
 
 DEVICE void write_out(const WideArgs& args, const Unit& unit, const Sums& gate, const Sums& acc) {

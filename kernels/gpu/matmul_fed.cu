@@ -23,11 +23,11 @@
 
 typedef Ring<STAGES> Stages;
 
-// Of the feeding warp and three that end at once: registers go from four warps to four warps.
-constexpr u32 FEEDERS = 4 * LANES, FEEDER_REGISTERS = 32;
+// Of the feeding warp and, as registers go from four warps to four warps, of three that end at once.
+constexpr u32 FEEDERS = ROW_WARPS % 4 == 0 ? 4 * LANES : LANES, FEEDER_REGISTERS = 32;
 constexpr u32 FIRST_REGISTERS = 65536 / RESIDENT / (THREADS + FEEDERS) / 8 * 8;
 constexpr u32 REGISTERS = smaller(240u, (FIRST_REGISTERS * (THREADS + FEEDERS) - FEEDER_REGISTERS * FEEDERS) / THREADS / 8 * 8);
-constexpr bool ARE_GIVEN = FIRST_REGISTERS < REGISTERS;
+constexpr bool ARE_GIVEN = ROW_WARPS % 4 == 0 && FIRST_REGISTERS < REGISTERS;
 
 // How weights and columns lie in a stage: tiles of 256 inputs, of 64 where columns take much room.
 template <u32 T> struct Stage {

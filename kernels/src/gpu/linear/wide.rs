@@ -26,9 +26,10 @@ const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
 /// The same of warps on their own that another one feeds.
 const FED_TILES: [(usize, usize); 6] = [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
 const MAX_FED_TILES: [usize; 2] = [8, 4];
-const FED_ROW_WARPS: [usize; 5] = [4, 8, 12, 16, 20];
-/// Threads of a block that feed the others, at most one warp of them for long.
-const FEEDERS: usize = 128;
+/// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors.
+const FED_ROW_WARPS: [usize; 13] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20];
+/// Of those that multiply together, and between which registers go.
+const GROUP_WARPS: usize = 4;
 /// Barriers of a stage.
 const BARRIER_BYTES: usize = 16;
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
@@ -231,6 +232,7 @@ impl Wide {
             };
             most.iter().flat_map(move |&most| {
                 let choices = FED_ROW_WARPS.iter();
+                let choices = choices.filter(move |&warps| !grouped || warps % GROUP_WARPS == 0);
                 choices.flat_map(move |&warps| SPLITS.map(|splits| (grouped, most, warps, splits)))
             })
         });
@@ -364,7 +366,9 @@ impl Wide {
         } else {
             FED_TILE_CLOCKS * self.column_tiles
         };
-        let step = FED_STEP_CLOCKS + warps * of_warp + bytes / COPIED_BYTES;
+        // Some of it a quarter of the multiprocessor has to itself, and one of them has the most warps.
+        let slowest = (warps + warps.next_multiple_of(4)) * of_warp / 2;
+        let step = FED_STEP_CLOCKS + slowest + bytes / COPIED_BYTES;
         let parts = match self.splits {
             1 => 0,
             _ => FED_MEET_CLOCKS + FED_MEET_TILE_CLOCKS * warps * self.column_tiles,
@@ -397,9 +401,18 @@ impl Wide {
         self.row_warps * self.column_warps
     }
 
+    /// Threads that feed the others, one warp of them for long; the rest, where registers can go to the others, bring theirs.
+    fn feeders(&self) -> usize {
+        if self.row_warps.is_multiple_of(GROUP_WARPS) {
+            GROUP_WARPS * 32
+        } else {
+            32
+        }
+    }
+
     /// Of a launch.
     pub(super) fn block_threads(&self) -> usize {
-        self.threads() + if self.fed { FEEDERS } else { 0 }
+        self.threads() + if self.fed { self.feeders() } else { 0 }
     }
 
     /// Units of work: without splits, both matrices are one.

@@ -1,0 +1,53 @@
+use super::*;
+use crate::gpu::linear::work::facts;
+
+/// Every product of up to eight rows has a shape on every chip, which fits.
+#[test]
+fn shapes_fit_on_every_chip() {
+    for facts in [facts(132, 227), facts(82, 99), facts(40, 64), facts(1, 96)] {
+        for dtype in DType::ALL {
+            for (num_rows, cols, matrices) in
+                [(1, 256, 1), (1, 17408, 2), (5, 5120, 2), (8, 17408, 1)]
+            {
+                let work = Work {
+                    num_rows,
+                    heights: &[5120, 48],
+                    cols,
+                    matrices,
+                    types: 1 << dtype.ggml_id(),
+                };
+                let what = format!("{dtype}, {num_rows} rows of {cols}, {facts:?}");
+                let shape = Narrow::of(&work, &facts).expect(&what);
+                let bytes = shape.shared_bytes + RESERVED_BYTES;
+                let room = facts.shared_bytes_per_block as usize + 1024;
+                assert!(bytes * shape.choice.resident <= room, "{what}: {shape:?}");
+                assert!(shape.blocks() <= 323, "{what}: {shape:?}");
+            }
+        }
+    }
+}
+
+/// On an H200 and on a 3090, the matrices of a model of 27 billion have deep rings, and a row alone is made ready inside.
+#[test]
+fn usual_matrices_have_deep_rings() {
+    for (facts, least) in [(facts(132, 227), 2), (facts(82, 99), 2)] {
+        for (dtype, height, cols, matrices) in [
+            (DType::Q4K, 17408, 5120, 2),
+            (DType::Q6K, 5120, 17408, 1),
+            (DType::BF16, 1024, 3584, 1),
+        ] {
+            let work = Work {
+                num_rows: 1,
+                heights: &[height],
+                cols,
+                matrices,
+                types: 1 << dtype.ggml_id(),
+            };
+            let shape = Narrow::of(&work, &facts).expect("a shape");
+            assert!(
+                shape.row_inside() && shape.stages >= least,
+                "{dtype}: {shape:?}"
+            );
+        }
+    }
+}

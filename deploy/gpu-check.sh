@@ -110,6 +110,7 @@ if [ -n "$sanitizer" ]; then
     attention::what_a_row_does_not_see
     attention::a_path_far_from_its_places
     delta_net::bushy_trees
+    commits::keys_and_values
     draft::dropped_pages
   )
   for tool in memcheck racecheck; do

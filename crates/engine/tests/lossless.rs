@@ -256,8 +256,6 @@ async fn every_prompt_gives_the_tokens_of_plain_decoding_in_every_way() {
 #[tokio::test]
 async fn the_demo_pair_accepts_as_many_tokens_as_the_reference_measured() {
     let golden = acceptance();
-    // By the reference's, of a sort of texts each.
-    let mut ratios = Vec::new();
     for sort in ["functions", "files", "chat"] {
         let of_sort = |prompt: &&Value| prompt["sort"] == sort;
         let prompts: Vec<&Value> = golden["prompts"]
@@ -283,15 +281,8 @@ async fn the_demo_pair_accepts_as_many_tokens_as_the_reference_measured() {
             let rounds = stats.rounds + stats.plain_tokens;
             let got = tokens as f64 / rounds as f64;
             println!("{sort}, {key}: {got:.3} tokens a round, the reference {expected:.3}");
-            ratios.push(got / expected);
+            // Weights are quantised and activations rounded to 8 bits here: texts differ from some near-tie on.
+            assert!((got / expected - 1.0).abs() < 0.1, "{sort} {key}");
         }
     }
-    // Weights are quantised and activations rounded to 8 bits here: texts differ from some near-tie on, and each sort has some 270
-    // rounds, whose mean has a standard error of 5 %.
-    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
-    assert!((mean - 1.0).abs() < 0.07, "{ratios:?}");
-    assert!(
-        ratios.iter().all(|ratio| (ratio - 1.0).abs() < 0.15),
-        "{ratios:?}"
-    );
 }

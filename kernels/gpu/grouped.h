@@ -90,26 +90,26 @@ template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, 
         group_mma_f16<true>(mins, m, further(columns, SUMS_256));
         end_group();
     }
+    float totals[COLUMN_TILES][4];
 #pragma unroll
-    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
-        Vec2f two = x.pair(ct, SCALES_256);
-        float scale[2] = {two.x, two.y};
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            acc[ct][i] = fused_multiply_add(scales.d[i / 2] * scale[i % 2], (float)low[ct][i], acc[ct][i]);
-            if constexpr (has_min(T)) settle(acc[ct][i]);
+            totals[ct][i] = scales.d[i / 2] * (float)low[ct][i];
+            if constexpr (has_min(T)) settle(totals[ct][i]);
         }
-    }
-    if constexpr (!has_min(T)) return;
-    wait_groups<0>();
+    if constexpr (has_min(T)) wait_groups<0>();
 #pragma unroll
     for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
         Vec2f two = x.pair(ct, SCALES_256);
         float scale[2] = {two.x, two.y};
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            settle(mins[ct][i]);
-            acc[ct][i] = fused_multiply_add(-(scales.m[i / 2] * scale[i % 2]), mins[ct][i], acc[ct][i]);
+            if constexpr (has_min(T)) {
+                settle(mins[ct][i]);
+                totals[ct][i] = fused_multiply_add(-scales.m[i / 2], mins[ct][i], totals[ct][i]);
+            }
+            acc[ct][i] = fused_multiply_add(scale[i % 2], totals[ct][i], acc[ct][i]);
         }
     }
 }

@@ -107,7 +107,8 @@ struct Multiply {
 #pragma unroll 1
             for (u32 k = range.from; k < range.to; k += S::STEP) {
                 ring.wait_until_full();
-                const u8* stage = stages + ring.slot * STAGE_BYTES;
+                // The compiler knows it for the same in all lanes so.
+                const u8* stage = stages + shuffle(ring.slot, 0) * STAGE_BYTES;
                 const u8* weights = stage + warp_index() * S::ROW_BYTES;
                 Columns columns = {stage + S::COLUMNS_AT, S::COLUMN_BYTES, COLUMNS};
 #if GROUPED

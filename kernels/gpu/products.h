@@ -3,7 +3,7 @@
 // Inputs are cut in 8 slices of whole 256, a matter of the matrix's shape alone; a slice is added up by ascending inputs and
 // the slices as ((0+1)+(2+3))+((4+5)+(6+7)). So it changes no bit how slices are dealt to warps and blocks, and how many
 // columns share a launch.
-// Quants: integer sums are exact; per 256 (or 32) inputs there is one float multiply-add per output, two with mins.
+// Quants: integer sums are exact; per 256 (or 32) inputs there are two float operations per output, three with mins.
 #pragma once
 #include "activations.h"
 #include "mma.h"
@@ -176,7 +176,7 @@ struct Columns {
 #define AT_ONCE 4
 #endif
 
-// d x scale x integer, and with mins m x ..., on top of `acc`; i = 0..3 as in c of mma.h.
+// scale x (d x integer, and with mins less m x ...), on top of `acc`; i = 0..3 as in c of mma.h.
 template <u32 T> DEVICE void multiply_some(const u8* tile, const Scales<T>& scales, const Columns& x, u32 first, Sums& acc) {
     i32 totals[AT_ONCE][4] = {};
 #pragma unroll
@@ -215,17 +215,17 @@ template <u32 T> DEVICE void multiply_some(const u8* tile, const Scales<T>& scal
     for (u32 ct = first; ct < smaller(first + AT_ONCE, (u32)COLUMN_TILES); ct++) {
         Vec2f two = x.pair(ct, SCALES_256);
         float scale[2] = {two.x, two.y};
-#pragma unroll
-        for (u32 i = 0; i < 4; i += NEXT_SUM)
-            acc[ct][i] = fused_multiply_add(scales.d[i / 2] * scale[i % 2], (float)totals[ct - first][i], acc[ct][i]);
+        i32 low[4] = {}, high[4] = {};
         if constexpr (has_min(T)) {
             Vec2f words = x.sums(ct);
-            i32 low[4] = {}, high[4] = {};
             mma_s8_k16(low, scales.mins[0], scales.mins[1], f32_to_bits(words.x));
             mma_s8_k16(high, scales.mins[0], scales.mins[1], f32_to_bits(words.y));
+        }
 #pragma unroll
-            for (u32 i = 0; i < 4; i += NEXT_SUM)
-                acc[ct][i] = fused_multiply_add(-(scales.m[i / 2] * scale[i % 2]), (float)(low[i] + 128 * high[i]), acc[ct][i]);
+        for (u32 i = 0; i < 4; i += NEXT_SUM) {
+            float total = scales.d[i / 2] * (float)totals[ct - first][i];
+            if constexpr (has_min(T)) total = fused_multiply_add(-scales.m[i / 2], (float)(low[i] + 128 * high[i]), total);
+            acc[ct][i] = fused_multiply_add(scale[i % 2], total, acc[ct][i]);
         }
     }
 }

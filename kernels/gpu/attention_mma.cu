@@ -256,6 +256,8 @@ DEVICE Vec2f weigh(u8* column, Places seen, u32 first) {
         low[i] = low_halves(f32_to_f16(u - f16_to_f32(high_u)), f32_to_f16(w - f16_to_f32(high_w)));
     }
     total = warp_sum(total);
+    // Weights lie where other lanes' scores were.
+    sync_warp();
     reinterpret_cast<Vec4u*>(column)[lane] = {high[0], high[1], high[2], high[3]};
     reinterpret_cast<Vec4u*>(column + WEIGHT_LOW)[lane] = {low[0], low[1], low[2], low[3]};
     return {top, total};

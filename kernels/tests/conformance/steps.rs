@@ -1,8 +1,12 @@
 //! Steps that a device may record.
 
-use kernels::{Segment, Step, Visibility};
+use kernels::{
+    Buffer, Device, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection, Segment, Step,
+    Visibility,
+};
+use tensor::DType;
 
-use crate::data::devices;
+use crate::data::{Noise, devices, download, load, same_bits, upload, zeros};
 
 /// What cannot be recorded is done all the same, each time, and is no fault of the device.
 #[test]
@@ -33,6 +37,145 @@ fn a_step_that_cannot_be_recorded_is_done_piece_by_piece() {
             });
             device.finish().unwrap();
             assert_eq!(seen, [value; 4], "{}", device.name());
+        }
+    }
+}
+
+/// Layers that are nothing but products.
+struct Layers<'a> {
+    device: &'a dyn Device,
+    gamma: Buffer,
+    /// What a layer begins with, beside what comes of no use; gate, up and down.
+    weights: Vec<([Matrix; 3], [Matrix; 3])>,
+    width: usize,
+    hidden: usize,
+}
+
+impl<'a> Layers<'a> {
+    fn new(device: &'a dyn Device, len: usize, width: usize, hidden: usize) -> Self {
+        let mut noise = Noise(71);
+        let mut matrix =
+            |dtype, rows, cols| load(device, dtype, rows, cols, &noise.weights(dtype, rows, cols));
+        let mut layer = |_| {
+            let first = [(DType::Q6K, width), (DType::Q4K, 48), (DType::Q4K, width)];
+            (
+                first.map(|(dtype, rows)| matrix(dtype, rows, width)),
+                [
+                    matrix(DType::Q4K, hidden, width),
+                    matrix(DType::Q4K, hidden, width),
+                    matrix(DType::Q6K, width, hidden),
+                ],
+            )
+        };
+        Self {
+            device,
+            gamma: upload(device, &vec![1.0; width]),
+            weights: (0..len).map(&mut layer).collect(),
+            width,
+            hidden,
+        }
+    }
+
+    /// What comes of some rows; recorded, `rounds` times, or each product waited for.
+    fn answers(&self, rows: &[f32], rounds: Option<usize>) -> Vec<Vec<f32>> {
+        let num_rows = rows.len() / self.width;
+        let device = self.device;
+        let x = upload(device, rows);
+        let mut firsts: Vec<Buffer> = (self.weights.iter())
+            .map(|_| zeros(device, num_rows * self.width))
+            .collect();
+        let mut second = zeros(device, num_rows * self.width);
+        let mut third = zeros(device, num_rows * 48);
+        let mut hidden = zeros(device, num_rows * self.hidden);
+        let norm = Norm {
+            gamma: &self.gamma,
+            eps: 1e-6,
+        };
+        let finish = || {
+            if rounds.is_none() {
+                device.finish().expect("products");
+            }
+        };
+        let mut run = |firsts: &mut [Buffer]| {
+            for (i, ([a, b, c], [gate, up, down])) in self.weights.iter().enumerate() {
+                let (before, first) = firsts.split_at_mut(i);
+                let (x, first) = (before.last().unwrap_or(&x), &mut first[0]);
+                let projection = |weight, out| Projection { weight, out };
+                device.linear(LinearArgs {
+                    num_rows,
+                    x,
+                    norm: Some(norm),
+                    projections: &mut [
+                        projection(a, first),
+                        projection(b, &mut third),
+                        projection(c, &mut second),
+                    ],
+                    accumulate: false,
+                });
+                finish();
+                device.gated_linear(GatedLinearArgs {
+                    num_rows,
+                    x: &second,
+                    norm: Some(norm),
+                    gate,
+                    up,
+                    out: &mut hidden,
+                });
+                finish();
+                device.linear(LinearArgs {
+                    num_rows,
+                    x: &hidden,
+                    norm: None,
+                    projections: &mut [Projection {
+                        weight: down,
+                        out: first,
+                    }],
+                    accumulate: true,
+                });
+                finish();
+            }
+        };
+        let step = Step {
+            tokens: &[],
+            segments: &[],
+            visibility: Visibility::Ancestors,
+            variant: &("layers", num_rows),
+        };
+        (0..rounds.unwrap_or(1))
+            .map(|_| {
+                match rounds {
+                    Some(_) => device.step(&step, &mut || run(&mut firsts)),
+                    None => run(&mut firsts),
+                }
+                download(device, firsts.last().expect("a layer"))
+            })
+            .collect()
+    }
+}
+
+/// Products that follow each other in a recorded step, where kernels begin before those ahead of them end and the rows that they
+/// read lie at the same place each time, give the bits of products of single rows that are each waited for.
+#[test]
+fn recorded_products_of_many_rows_have_the_bits_of_single_ones() {
+    for device in devices().iter().map(AsRef::as_ref) {
+        let is_gpu = device.name().contains("NVIDIA") || device.name().contains("AMD");
+        // Emulated, larger ones take long.
+        let (layers, counts) = if is_gpu {
+            let layers = Layers::new(device, 4, 5120, 17408);
+            (layers, &[2, 8, 9, 16, 23, 64][..])
+        } else {
+            (Layers::new(device, 2, 256, 512), &[8, 16, 23][..])
+        };
+        for &count in counts {
+            let rows = Noise(count as u64).values(count * layers.width);
+            let want: Vec<f32> = rows
+                .chunks(layers.width)
+                .flat_map(|row| layers.answers(row, None).remove(0))
+                .collect();
+            for (round, got) in layers.answers(&rows, Some(6)).iter().enumerate() {
+                let what = format!("{count} rows, round {round}, on {}", device.name());
+                assert!(same_bits(got, &want), "{what}");
+            }
         }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Jobs {
     pub blocks: u32,
 }
 
+/// Columns that gpu/matmul.cu multiplies; more are for gpu/matmul_wide.cu.
+const NARROW: usize = COLUMNS;
 /// Slices of the inputs, each added up by itself.
 pub(super) const SLICES: usize = 8;
 
@@ -100,7 +102,7 @@ pub(super) enum Shape {
 
 impl Shape {
     pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Result<Self, DeviceError> {
-        let shape = if Narrow::takes(work, facts) {
+        let shape = if work.num_rows <= NARROW {
             Narrow::of(work, facts).map(Self::Narrow)
         } else {
             Wide::of(work, facts).map(Self::Wide)
@@ -128,14 +130,13 @@ impl Shape {
 
     /// All that fit.
     pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
-        let narrow = Narrow::all(work, facts).into_iter().map(Self::Narrow);
-        let is_one_tile = work.num_rows <= COLUMNS;
-        let wide = if is_one_tile {
-            Vec::new()
+        if work.num_rows <= NARROW {
+            let shapes = Narrow::all(work, facts).into_iter();
+            shapes.map(Self::Narrow).collect()
         } else {
-            Wide::all(work, facts)
-        };
-        narrow.chain(wide.into_iter().map(Self::Wide)).collect()
+            let shapes = Wide::all(work, facts).into_iter();
+            shapes.map(Self::Wide).collect()
+        }
     }
 }
 

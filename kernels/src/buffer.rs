@@ -1,5 +1,7 @@
 //! A run of values owned by a device.
 
+use std::ops::Range;
+
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use tensor_channel::{MemoryError, Place, Sink, Source};
@@ -138,6 +140,17 @@ impl Buffer {
             _ => {
                 self.host_mut()[offset..][..len].copy_from_slice(&from.host()[from_offset..][..len])
             }
+        }
+    }
+
+    /// Copies f32 values of this buffer to another place of it; the two are apart.
+    pub(crate) fn copy_own_f32(&mut self, from: Range<usize>, to: usize) {
+        match &self.values {
+            Values::Gpu(values) => {
+                let [from, to, len] = [from.start, to, from.len()].map(|n| n * size_of::<f32>());
+                values.memory.copy_from(to, &values.memory, from, len);
+            }
+            _ => self.host_mut().copy_within(from, to),
         }
     }
 

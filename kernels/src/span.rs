@@ -59,6 +59,20 @@ impl Buffer {
         self.copy_f32(offset, from.buffer, from.offset, from.len);
     }
 
+    /// Copies the values of a range to `to..`, after what was asked of the device before.
+    ///
+    /// # Panics
+    /// They are not there or not f32, or the two ranges overlap.
+    pub fn copy_own(&mut self, from: Range<usize>, to: usize) {
+        self.check_span(&from);
+        self.check_span(&(to..to + from.len()));
+        assert!(
+            to >= from.end || from.start >= to + from.len(),
+            "values {from:?} copied to {to} overlap"
+        );
+        self.copy_own_f32(from, to);
+    }
+
     fn check_span(&self, range: &Range<usize>) {
         assert!(
             range.start <= range.end && range.end <= self.len() && self.is_f32(),

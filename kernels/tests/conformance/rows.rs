@@ -87,3 +87,21 @@ fn gathered_rows_are_copies() {
         assert!(same_bits(&download(device, &out), &want));
     }
 }
+
+#[test]
+fn a_buffer_copies_its_own_values_forwards_and_backwards() {
+    let values = Noise(41).values(40);
+    for device in devices().iter().map(AsRef::as_ref) {
+        for (from, to) in [(0..7, 30), (33..40, 2), (5..10, 10), (4..4, 40)] {
+            let mut buffer = upload(device, &values);
+            buffer.copy_own(from.clone(), to);
+            let mut want = values.clone();
+            want.copy_within(from, to);
+            assert!(
+                same_bits(&download(device, &buffer), &want),
+                "{}",
+                device.name()
+            );
+        }
+    }
+}

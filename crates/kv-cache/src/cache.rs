@@ -1,6 +1,6 @@
 //! Buffers of every layer, and the sequences in them.
 
-use kernels::{Buffer, DeltaNetState, Device, KvLayer, PAGE_TOKENS};
+use kernels::{Buffer, DeltaNetState, Device, KvCommitArgs, KvCommitLayer, KvLayer, PAGE_TOKENS};
 
 use crate::error::CacheError;
 use crate::pool::{Pool, SequenceId};
@@ -128,6 +128,49 @@ impl Cache {
         Ok(())
     }
 
+    /// A new sequence with the state of another, from where both go their own ways. Full pages are shared; recurrent states and
+    /// the last page, where it is not full, are copied.
+    ///
+    /// # Errors
+    /// [`CacheError::NoFreeSequence`]; [`CacheError::OutOfPages`] where there is none for the last page;
+    /// [`CacheError::UnknownSequence`].
+    pub fn fork(&mut self, device: &dyn Device, id: SequenceId) -> Result<SequenceId, CacheError> {
+        let fork = self.pool.fork(id)?;
+        let len = self.pool.len(id)?;
+        let states = [self.pool.state_index(id)?, self.pool.state_index(fork)?];
+        // The sequences' last pages as if one had both, the copy's first: rows move to the front as those of a path do.
+        let pages = |id| self.pool.pages(id);
+        let last = |id| pages(id).map(|pages| pages.get(len / PAGE_TOKENS).copied());
+        let pages: Vec<u32> = [last(fork)?, last(id)?].into_iter().flatten().collect();
+        let path: Vec<usize> = (PAGE_TOKENS..).take(len % PAGE_TOKENS).collect();
+        for (layer, state) in self.layers.iter_mut().zip(&self.shape.layers) {
+            match (layer, *state) {
+                (
+                    Layer::Attention(cache),
+                    LayerState::Attention {
+                        num_kv_heads,
+                        head_dim,
+                    },
+                ) if !path.is_empty() => device.kv_commit(KvCommitArgs {
+                    head_dim,
+                    layers: vec![KvCommitLayer {
+                        num_kv_heads,
+                        cache,
+                    }],
+                    pages: &pages,
+                    committed_len: 0,
+                    path: &path,
+                }),
+                (Layer::DeltaNet(buffers), LayerState::DeltaNet(sizes)) => {
+                    copy(&mut buffers.recurrent, states, sizes.state_len());
+                    copy(&mut buffers.conv, states, sizes.conv_len());
+                }
+                _ => {}
+            }
+        }
+        Ok(fork)
+    }
+
     /// Makes a sequence as empty as a new one; its id stays.
     ///
     /// # Errors
@@ -215,4 +258,8 @@ impl Cache {
 
 fn clear(device: &dyn Device, buffer: &mut Buffer, index: usize, len: usize) {
     device.write(buffer, index * len, &vec![0.0; len]);
+}
+
+fn copy(buffer: &mut Buffer, [from, to]: [usize; 2], len: usize) {
+    buffer.copy_own(from * len..(from + 1) * len, to * len);
 }

@@ -24,6 +24,8 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Pool {
     free_pages: Vec<u32>,
+    /// Sequences that hold each page; those that share one have it full.
+    holders: Vec<u32>,
     free_slots: Vec<u32>,
     slots: Vec<Slot>,
     num_pages: usize,
@@ -41,6 +43,7 @@ impl Pool {
         slots.resize_with(max_sequences, Slot::default);
         Self {
             free_pages: ids(num_pages),
+            holders: vec![0; num_pages],
             free_slots: ids(max_sequences),
             slots,
             num_pages,
@@ -95,9 +98,39 @@ impl Pool {
         slot.generation = slot.generation.wrapping_add(1);
         slot.len = 0;
         let pages = std::mem::take(&mut slot.pages);
-        self.free_pages.extend(pages.into_iter().rev());
+        self.let_go(pages);
         self.free_slots.push(id.index);
         Ok(())
+    }
+
+    /// A page that nobody holds any more is free.
+    fn let_go(&mut self, pages: Vec<u32>) {
+        for page in pages.into_iter().rev() {
+            let holders = &mut self.holders[page as usize];
+            *holders -= 1;
+            if *holders == 0 {
+                self.free_pages.push(page);
+            }
+        }
+    }
+
+    /// A sequence of the same length that shares the full pages of `id`. Where the last page is not full it has one of its
+    /// own there, without the tokens: both are to be written to.
+    pub(crate) fn fork(&mut self, id: SequenceId) -> Result<SequenceId, CacheError> {
+        let source = self.slot(id)?;
+        let len = source.len;
+        let shared = source.pages[..len / PAGE_TOKENS].to_vec();
+        let fork = self.create()?;
+        for &page in &shared {
+            self.holders[page as usize] += 1;
+        }
+        self.slots[fork.index as usize].pages = shared;
+        if let Err(error) = self.reserve(fork, len) {
+            self.free(fork)?;
+            return Err(error);
+        }
+        self.slots[fork.index as usize].len = len;
+        Ok(fork)
     }
 
     pub(crate) fn len(&self, id: SequenceId) -> Result<usize, CacheError> {
@@ -129,6 +162,9 @@ impl Pool {
             });
         }
         let pages = self.free_pages.split_off(free - needed);
+        for &page in &pages {
+            self.holders[page as usize] = 1;
+        }
         self.slot_mut(id)?.pages.extend(pages.into_iter().rev());
         Ok(())
     }
@@ -145,7 +181,7 @@ impl Pool {
         }
         slot.len -= pages * PAGE_TOKENS;
         let dropped: Vec<u32> = slot.pages.drain(..pages).collect();
-        self.free_pages.extend(dropped.into_iter().rev());
+        self.let_go(dropped);
         Ok(())
     }
 
@@ -154,7 +190,7 @@ impl Pool {
         let slot = self.slot_mut(id)?;
         slot.len = 0;
         let pages = std::mem::take(&mut slot.pages);
-        self.free_pages.extend(pages.into_iter().rev());
+        self.let_go(pages);
         Ok(())
     }
 
@@ -171,105 +207,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeSet, HashMap};
-
-    use super::*;
-
-    /// A small generator, so that a failing run can be repeated.
-    struct Rng(u64);
-
-    impl Rng {
-        fn below(&mut self, n: usize) -> usize {
-            self.0 = self
-                .0
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (self.0 >> 33) as usize % n
-        }
-    }
-
-    #[test]
-    fn random_operations_agree_with_naive_counts() {
-        const PAGES: usize = 13;
-        const SLOTS: usize = 4;
-        let mut pool = Pool::new(PAGES, SLOTS);
-        // The twin knows only (len, reserved pages) of each live id.
-        let mut twin: HashMap<SequenceId, (usize, usize)> = HashMap::new();
-        let mut dead: Vec<SequenceId> = Vec::new();
-        let mut rng = Rng(7);
-        for _ in 0..20_000 {
-            let mut ids: Vec<_> = twin.keys().copied().collect();
-            ids.sort();
-            let used: usize = twin.values().map(|v| v.1).sum();
-            let pick = (!ids.is_empty()).then(|| ids[rng.below(ids.len().max(1))]);
-            match (rng.below(10), pick) {
-                (0 | 1, _) => match pool.create() {
-                    Ok(id) => {
-                        assert!(twin.len() < SLOTS && !dead.contains(&id));
-                        twin.insert(id, (0, 0));
-                    }
-                    Err(_) => assert_eq!(twin.len(), SLOTS),
-                },
-                (2, Some(id)) => {
-                    pool.free(id).unwrap();
-                    twin.remove(&id);
-                    dead.push(id);
-                }
-                (3..=5, Some(id)) => {
-                    let extra = rng.below(200);
-                    let (len, held) = twin[&id];
-                    let add = (len + extra).div_ceil(PAGE_TOKENS).saturating_sub(held);
-                    match pool.reserve(id, extra) {
-                        Ok(()) => {
-                            assert!(used + add <= PAGES);
-                            twin.insert(id, (len, held + add));
-                        }
-                        Err(CacheError::OutOfPages { missing, .. }) => {
-                            assert_eq!(missing, used + add - PAGES);
-                        }
-                        Err(other) => panic!("{other}"),
-                    }
-                }
-                (6, Some(id)) => {
-                    let n = rng.below(150);
-                    let (len, held) = twin[&id];
-                    let fits = len + n <= held * PAGE_TOKENS;
-                    assert_eq!(pool.advance(id, n).is_ok(), fits);
-                    if fits {
-                        twin.insert(id, (len + n, held));
-                    }
-                }
-                (7, Some(id)) => {
-                    let n = rng.below(4);
-                    let (len, held) = twin[&id];
-                    assert_eq!(pool.drop_oldest(id, n).is_ok(), n <= len / PAGE_TOKENS);
-                    if n <= len / PAGE_TOKENS {
-                        twin.insert(id, (len - n * PAGE_TOKENS, held - n));
-                    }
-                }
-                (8, Some(id)) if rng.below(4) == 0 => {
-                    pool.clear(id).unwrap();
-                    twin.insert(id, (0, 0));
-                }
-                _ => {
-                    if let Some(&id) = dead.last() {
-                        assert!(pool.len(id).is_err() && pool.reserve(id, 1).is_err());
-                    }
-                }
-            }
-            let mut seen = BTreeSet::new();
-            for (&id, &(len, held)) in &twin {
-                assert_eq!(pool.len(id).unwrap(), len);
-                assert_eq!(pool.pages(id).unwrap().len(), held);
-                for &page in pool.pages(id).unwrap() {
-                    assert!(
-                        (page as usize) < PAGES && seen.insert(page),
-                        "page {page} held twice"
-                    );
-                }
-            }
-            assert_eq!(pool.free_pages(), PAGES - seen.len());
-        }
-    }
-}
+mod tests;

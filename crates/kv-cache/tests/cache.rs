@@ -14,6 +14,10 @@ const DELTA: DeltaNetShape = DeltaNetShape {
 };
 
 fn cache(device: &dyn Device, tokens: usize) -> Cache {
+    cache_of(device, tokens, KvType::F32)
+}
+
+fn cache_of(device: &dyn Device, tokens: usize, kv_type: KvType) -> Cache {
     let layers = vec![
         LayerState::DeltaNet(DELTA),
         LayerState::Attention {
@@ -21,10 +25,7 @@ fn cache(device: &dyn Device, tokens: usize) -> Cache {
             head_dim: 4,
         },
     ];
-    let shape = CacheShape {
-        layers,
-        kv_type: KvType::F32,
-    };
+    let shape = CacheShape { layers, kv_type };
     Cache::new(device, shape, tokens, 2).expect("the cache fits")
 }
 
@@ -119,4 +120,53 @@ fn what_does_not_fit_is_refused_and_leaves_no_trace() {
         large.len(id),
         Err(CacheError::UnknownSequence { .. })
     ));
+}
+
+/// Lengths around a page's border, keys and values of both types.
+#[test]
+fn a_fork_has_the_state_and_shares_the_full_pages() {
+    let device = CpuDevice::new(1).unwrap();
+    for kv_type in [KvType::F32, KvType::F16] {
+        for len in [0, 1, PAGE_TOKENS - 1, PAGE_TOKENS, PAGE_TOKENS + 1, 130] {
+            let mut cache = cache_of(&device, 6 * PAGE_TOKENS, kv_type);
+            let first = cache.create(&device).unwrap();
+            fill(&device, &mut cache);
+            // Pages beyond its length are a tree's scratch, which the fork has no use for.
+            cache.reserve(first, len + 100).unwrap();
+            cache.advance(first, len).unwrap();
+            let before = cache.snapshot(&device, first).unwrap();
+            let fork = cache.fork(&device, first).unwrap();
+            assert!(cache.snapshot(&device, fork).unwrap() == before, "{len}");
+            let full = len / PAGE_TOKENS;
+            let [pages, forked] = [first, fork].map(|id| cache.pages(id).unwrap());
+            assert_eq!(pages[..full], forked[..full]);
+            assert_eq!(forked.len(), len.div_ceil(PAGE_TOKENS));
+            assert!(pages[full..].iter().all(|page| !forked.contains(page)));
+            assert!(matches!(
+                cache.fork(&device, first),
+                Err(CacheError::NoFreeSequence { .. })
+            ));
+            // What one holds alone is free when it goes; what both hold is not.
+            let all = cache.num_pages();
+            cache.free(first).unwrap();
+            assert_eq!(cache.free_pages(), all - len.div_ceil(PAGE_TOKENS));
+            assert!(cache.snapshot(&device, fork).unwrap() == before, "{len}");
+            cache.free(fork).unwrap();
+            assert_eq!(cache.free_pages(), all);
+        }
+    }
+}
+
+#[test]
+fn a_fork_without_room_for_its_last_page_leaves_no_trace() {
+    let device = CpuDevice::new(1).unwrap();
+    let mut cache = cache(&device, 2 * PAGE_TOKENS);
+    let id = cache.create(&device).unwrap();
+    cache.reserve(id, PAGE_TOKENS + 1).unwrap();
+    cache.advance(id, PAGE_TOKENS + 1).unwrap();
+    assert!(matches!(
+        cache.fork(&device, id),
+        Err(CacheError::OutOfPages { missing: 1, .. })
+    ));
+    assert_eq!((cache.free_pages(), cache.free_sequences()), (0, 1));
 }

@@ -1,11 +1,13 @@
 //! A loaded model and its sequences.
 
+mod sequences;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::{Device, PAGE_TOKENS};
-use kv_cache::{Cache, SequenceId, Snapshot};
+use kv_cache::{Cache, SequenceId};
 
 use crate::batch::{Batch, BatchSegment, LogitsWanted, Output};
 use crate::decoder::{Commit, Decoder, Pass};
@@ -107,63 +109,6 @@ impl Model {
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.cache
-    }
-
-    /// An empty sequence.
-    ///
-    /// # Errors
-    /// All sequences are in use; [`ModelError::EarlierLayers`].
-    pub fn create_sequence(&mut self) -> Result<SequenceId, ModelError> {
-        let sequence = self.cache.create(self.device.as_ref())?;
-        if let Some(earlier) = &mut self.earlier {
-            earlier.create_sequence(sequence)?;
-        }
-        Ok(sequence)
-    }
-
-    /// Gives a sequence back.
-    ///
-    /// # Errors
-    /// The sequence does not exist; [`ModelError::EarlierLayers`].
-    pub fn free_sequence(&mut self, sequence: SequenceId) -> Result<(), ModelError> {
-        self.cache.free(sequence)?;
-        self.pending.remove(&sequence);
-        if let Some(earlier) = &mut self.earlier {
-            earlier.free_sequence(sequence)?;
-        }
-        Ok(())
-    }
-
-    /// Committed tokens.
-    ///
-    /// # Errors
-    /// The sequence does not exist.
-    pub fn sequence_len(&self, sequence: SequenceId) -> Result<usize, ModelError> {
-        Ok(self.cache.len(sequence)?)
-    }
-
-    /// Copies a sequence's committed state to the host.
-    ///
-    /// # Errors
-    /// The sequence does not exist, the device failed, or the model is split.
-    pub fn snapshot(&self, sequence: SequenceId) -> Result<Snapshot, ModelError> {
-        if self.earlier.is_some() {
-            return Err(ModelError::SplitSnapshot);
-        }
-        let snapshot = self.cache.snapshot(self.device.as_ref(), sequence)?;
-        self.device.finish()?;
-        Ok(snapshot)
-    }
-
-    /// A new sequence that continues where `snapshot` was taken.
-    ///
-    /// # Errors
-    /// The snapshot is of another model, there is no room, or the model is split.
-    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId, ModelError> {
-        if self.earlier.is_some() {
-            return Err(ModelError::SplitSnapshot);
-        }
-        Ok(self.cache.restore(self.device.as_ref(), snapshot)?)
     }
 
     /// Computes a batch. Advancing segments are part of their sequences afterwards; others wait for

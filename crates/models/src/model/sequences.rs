@@ -1,0 +1,65 @@
+//! Sequences of a model come and go, here and in its earlier layers.
+
+use kv_cache::{SequenceId, Snapshot};
+
+use crate::error::ModelError;
+use crate::model::Model;
+
+impl Model {
+    /// An empty sequence.
+    ///
+    /// # Errors
+    /// All sequences are in use; [`ModelError::EarlierLayers`].
+    pub fn create_sequence(&mut self) -> Result<SequenceId, ModelError> {
+        let sequence = self.cache.create(self.device.as_ref())?;
+        if let Some(earlier) = &mut self.earlier {
+            earlier.create_sequence(sequence)?;
+        }
+        Ok(sequence)
+    }
+
+    /// Gives a sequence back.
+    ///
+    /// # Errors
+    /// The sequence does not exist; [`ModelError::EarlierLayers`].
+    pub fn free_sequence(&mut self, sequence: SequenceId) -> Result<(), ModelError> {
+        self.cache.free(sequence)?;
+        self.pending.remove(&sequence);
+        if let Some(earlier) = &mut self.earlier {
+            earlier.free_sequence(sequence)?;
+        }
+        Ok(())
+    }
+
+    /// Committed tokens.
+    ///
+    /// # Errors
+    /// The sequence does not exist.
+    pub fn sequence_len(&self, sequence: SequenceId) -> Result<usize, ModelError> {
+        Ok(self.cache.len(sequence)?)
+    }
+
+    /// Copies a sequence's committed state to the host.
+    ///
+    /// # Errors
+    /// The sequence does not exist, the device failed, or the model is split.
+    pub fn snapshot(&self, sequence: SequenceId) -> Result<Snapshot, ModelError> {
+        if self.earlier.is_some() {
+            return Err(ModelError::SplitSnapshot);
+        }
+        let snapshot = self.cache.snapshot(self.device.as_ref(), sequence)?;
+        self.device.finish()?;
+        Ok(snapshot)
+    }
+
+    /// A new sequence that continues where `snapshot` was taken.
+    ///
+    /// # Errors
+    /// The snapshot is of another model, there is no room, or the model is split.
+    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<SequenceId, ModelError> {
+        if self.earlier.is_some() {
+            return Err(ModelError::SplitSnapshot);
+        }
+        Ok(self.cache.restore(self.device.as_ref(), snapshot)?)
+    }
+}

@@ -37,6 +37,16 @@ impl EarlierLayers for Mortal {
         Ok(())
     }
 
+    fn fork_sequence(
+        &mut self,
+        sequence: SequenceId,
+        fork: SequenceId,
+    ) -> Result<(), EarlierLayersError> {
+        let own = self.model.fork_sequence(self.names[&sequence]).unwrap();
+        assert_eq!(self.names.insert(fork, own), None);
+        Ok(())
+    }
+
     fn free_sequence(&mut self, sequence: SequenceId) -> Result<(), EarlierLayersError> {
         let own = self.names.remove(&sequence).unwrap();
         self.model.free_sequence(own).unwrap();

@@ -42,6 +42,16 @@ pub trait EarlierLayers: Debug + Send {
     /// The layers are gone.
     fn create_sequence(&mut self, sequence: SequenceId) -> Result<(), EarlierLayersError>;
 
+    /// A new sequence `fork` with the committed state of `sequence`.
+    ///
+    /// # Errors
+    /// The layers are gone.
+    fn fork_sequence(
+        &mut self,
+        sequence: SequenceId,
+        fork: SequenceId,
+    ) -> Result<(), EarlierLayersError>;
+
     /// The sequence has ended.
     ///
     /// # Errors

@@ -208,6 +208,61 @@ fn a_restored_sequence_continues_identically() {
 }
 
 #[test]
+fn however_a_prompt_is_cut_its_state_is_the_same() {
+    for case in MODELS {
+        let prompt = tokens(150, 12);
+        let mut model = open_case(case);
+        let mut state_after = |rows: usize, len: usize| {
+            let sequence = model.create_sequence().unwrap();
+            for piece in prompt[..len].chunks(rows) {
+                let piece = batch(vec![chain(sequence, piece)]);
+                model.forward(&piece).unwrap();
+            }
+            let state = model.snapshot(sequence).unwrap();
+            model.free_sequence(sequence).unwrap();
+            state
+        };
+        for len in [63, 64, 65, 129] {
+            let expected = state_after(64, len);
+            for rows in [5, 16, 63] {
+                assert!(state_after(rows, len) == expected, "{case:?} {rows} {len}");
+            }
+        }
+    }
+}
+
+/// Lengths around a page's border. Two continuations of a fork, and the sequence itself, beside each other in one batch.
+#[test]
+fn a_fork_and_its_source_go_their_own_ways_as_if_alone() {
+    for case in MODELS {
+        for len in [1, 40, 63, 64, 65, 80] {
+            let prompt = tokens(len, 13);
+            let rests = [14, 15, 16].map(|seed| tokens(8, seed));
+            let mut model = open_case(case);
+            let mut alone = Vec::new();
+            for rest in &rests {
+                let sequence = model.create_sequence().unwrap();
+                one_by_one(&mut model, sequence, &prompt);
+                alone.extend(one_by_one(&mut model, sequence, rest));
+                model.free_sequence(sequence).unwrap();
+            }
+            let source = model.create_sequence().unwrap();
+            one_by_one(&mut model, source, &prompt);
+            let before = model.snapshot(source).unwrap();
+            let kept = model.fork_sequence(source).unwrap();
+            let forked = model.fork_sequence(kept).unwrap();
+            let other = model.fork_sequence(kept).unwrap();
+            let segments = [source, forked, other].into_iter().zip(&rests);
+            let segments = segments.map(|(id, rest)| chain(id, rest)).collect();
+            let output = model.forward(&batch(segments)).unwrap();
+            assert_eq!(bits(&output.logits), bits(&alone), "{case:?} {len}");
+            // What others make of it changes nothing of what is kept.
+            assert!(model.snapshot(kept).unwrap() == before, "{case:?} {len}");
+        }
+    }
+}
+
+#[test]
 fn only_wanted_rows_have_logits() {
     let mut model = open_case(MODELS[0]);
     let (a, b) = (

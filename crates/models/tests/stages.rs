@@ -36,7 +36,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Logits, likeliest tokens and features of everything that sequences live through: a prompt, trees beside it, commits
-/// of different lengths, ends and new beginnings.
+/// of different lengths, forks, ends and new beginnings.
 fn life(model: &mut Model) -> Vec<u32> {
     let layers = model.config().num_layers;
     // Not in order, and one twice: features stand as they were asked for.
@@ -65,7 +65,9 @@ fn life(model: &mut Model) -> Vec<u32> {
     step(model, segments, &[6, 0]);
     model.commit(a, &[0]).unwrap();
     model.commit(b, &[]).unwrap();
+    let d = model.fork_sequence(a).unwrap();
     model.free_sequence(a).unwrap();
+    step(model, vec![chain(d, &tokens(2, 8))], &[1]);
     let c = model.create_sequence().unwrap();
     let mut best = chain(b, &tokens(1, 6));
     best.logits = LogitsWanted::LastBest;

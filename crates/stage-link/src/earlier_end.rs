@@ -80,10 +80,15 @@ impl EarlierEnd {
         match command {
             Command::Create { sequence } => {
                 check_empty(words)?;
-                if self.sequences.contains_key(&sequence) {
-                    return Err(foreign("command", "sequence", sequence, "a new one"));
-                }
+                self.check_new(sequence)?;
                 self.sequences.insert(sequence, model.create_sequence()?);
+                Ok(())
+            }
+            Command::Fork { sequence, fork } => {
+                check_empty(words)?;
+                self.check_new(fork)?;
+                let id = self.sequence(sequence)?;
+                self.sequences.insert(fork, model.fork_sequence(id)?);
                 Ok(())
             }
             Command::Free { sequence } => {
@@ -92,8 +97,7 @@ impl EarlierEnd {
                 Ok(model.free_sequence(id.ok_or_else(|| unknown(sequence))?)?)
             }
             Command::Commit { sequence } => {
-                let id = self.sequences.get(&sequence).copied();
-                let id = id.ok_or_else(|| unknown(sequence))?;
+                let id = self.sequence(sequence)?;
                 let path: Vec<usize> = self.words[..words]
                     .iter()
                     .map(|&node| node as usize)
@@ -115,6 +119,18 @@ impl EarlierEnd {
                 self.send(Rows::Features, step, &output.features)
             }
         }
+    }
+
+    fn sequence(&self, number: u64) -> Result<SequenceId, LinkError> {
+        let id = self.sequences.get(&number).copied();
+        id.ok_or_else(|| unknown(number))
+    }
+
+    fn check_new(&self, number: u64) -> Result<(), LinkError> {
+        if self.sequences.contains_key(&number) {
+            return Err(foreign("command", "sequence", number, "a new one"));
+        }
+        Ok(())
     }
 
     fn send(&mut self, rows: Rows, step: u64, values: &[f32]) -> Result<(), LinkError> {

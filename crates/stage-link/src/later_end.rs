@@ -150,12 +150,25 @@ impl LaterEnd {
         number.ok_or_else(unnumbered)
     }
 
-    fn create(&mut self, sequence: SequenceId) -> Result<(), LinkError> {
+    /// A number for a new sequence.
+    fn next(&mut self, sequence: SequenceId) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
         self.numbers.insert(sequence, number);
+        number
+    }
+
+    fn create(&mut self, sequence: SequenceId) -> Result<(), LinkError> {
+        let sequence = self.next(sequence);
         self.words.clear();
-        self.send(Command::Create { sequence: number })
+        self.send(Command::Create { sequence })
+    }
+
+    fn fork(&mut self, sequence: SequenceId, fork: SequenceId) -> Result<(), LinkError> {
+        let sequence = self.number(sequence)?;
+        let fork = self.next(fork);
+        self.words.clear();
+        self.send(Command::Fork { sequence, fork })
     }
 
     fn free(&mut self, sequence: SequenceId) -> Result<(), LinkError> {
@@ -220,6 +233,14 @@ impl EarlierLayers for LaterEnd {
 
     fn create_sequence(&mut self, sequence: SequenceId) -> Result<(), EarlierLayersError> {
         self.create(sequence).map_err(|error| self.gone(error))
+    }
+
+    fn fork_sequence(
+        &mut self,
+        sequence: SequenceId,
+        fork: SequenceId,
+    ) -> Result<(), EarlierLayersError> {
+        self.fork(sequence, fork).map_err(|error| self.gone(error))
     }
 
     fn free_sequence(&mut self, sequence: SequenceId) -> Result<(), EarlierLayersError> {

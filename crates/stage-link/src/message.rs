@@ -13,9 +13,10 @@ const CREATE: u64 = 1;
 const FREE: u64 = 2;
 const COMMIT: u64 = 3;
 const FORWARD: u64 = 4;
-const HIDDEN: u64 = 5;
-const FEATURES: u64 = 6;
-const FAILED: u64 = 7;
+const FORK: u64 = 5;
+const HIDDEN: u64 = 6;
+const FEATURES: u64 = 7;
+const FAILED: u64 = 8;
 
 /// Of a segment: its nodes are accepted already; they are a chain, and no parents are told.
 const ADVANCE: u32 = 1;
@@ -26,6 +27,11 @@ const CHAIN: u32 = 2;
 pub(crate) enum Command {
     Create {
         sequence: u64,
+    },
+    /// The new sequence `fork` has the state of the other.
+    Fork {
+        sequence: u64,
+        fork: u64,
     },
     Free {
         sequence: u64,
@@ -46,6 +52,7 @@ impl Command {
     pub fn encode(&self) -> Tag {
         Tag(match *self {
             Self::Create { sequence } => [CREATE, sequence, 0, 0],
+            Self::Fork { sequence, fork } => [FORK, sequence, fork, 0],
             Self::Free { sequence } => [FREE, sequence, 0, 0],
             Self::Commit { sequence } => [COMMIT, sequence, 0, 0],
             Self::Forward {
@@ -63,6 +70,10 @@ impl Command {
         };
         match kind {
             CREATE => Ok(Self::Create { sequence: first }),
+            FORK => Ok(Self::Fork {
+                sequence: first,
+                fork: second,
+            }),
             FREE => Ok(Self::Free { sequence: first }),
             COMMIT => Ok(Self::Commit { sequence: first }),
             FORWARD => Ok(Self::Forward {
@@ -70,7 +81,7 @@ impl Command {
                 captures: count("number of captured layers", second)?,
                 segments: count("number of segments", third)?,
             }),
-            kind => Err(foreign("command", "kind", kind, "1 to 4")),
+            kind => Err(foreign("command", "kind", kind, "1 to 5")),
         }
     }
 }
@@ -116,7 +127,7 @@ impl Answer {
             HIDDEN => Ok(rows(Rows::Hidden)),
             FEATURES => Ok(rows(Rows::Features)),
             FAILED => Ok(Self::Failed { len: first }),
-            kind => Err(foreign("answer", "kind", kind, "5 to 7")),
+            kind => Err(foreign("answer", "kind", kind, "6 to 8")),
         }
     }
 }
@@ -215,6 +226,10 @@ mod tests {
     fn tags_come_back_as_they_went() {
         for command in [
             Command::Create { sequence: u64::MAX },
+            Command::Fork {
+                sequence: 3,
+                fork: u64::MAX,
+            },
             Command::Free { sequence: 0 },
             Command::Commit { sequence: 1 << 40 },
             Command::Forward {
@@ -247,7 +262,7 @@ mod tests {
         let check = |error: LinkError, words: &str| {
             assert!(error.to_string().contains(words), "{error}");
         };
-        for kind in [0, 5, u64::MAX] {
+        for kind in [0, 6, u64::MAX] {
             check(Command::decode(Tag([kind, 0, 0, 0])).unwrap_err(), "kind");
         }
         let many = Command::decode(Tag([FORWARD, 0, 1 << 32, 0])).unwrap_err();

@@ -122,7 +122,9 @@ fn life(model: &mut Model) -> Vec<u32> {
     model.free_sequence(b).unwrap();
     step(model, vec![segment(a, &[13], &[], false)]);
     model.commit(a, &[]).unwrap();
+    let c = model.fork_sequence(a).unwrap();
     step(model, vec![segment(a, &[14], &[], true)]);
+    step(model, vec![segment(c, &[15], &[], true)]);
     seen
 }
 
@@ -222,7 +224,7 @@ fn commands_that_cannot_be_are_refused() {
         });
         assert!(error.contains(words), "{error}");
     };
-    let (create, free, commit, forward) = (1, 2, 3, 4);
+    let (create, free, commit, forward, fork) = (1, 2, 3, 4, 5);
     check(&[([9, 0, 0, 0], &[])], "kind is 9");
     check(&[([free, 7, 0, 0], &[])], "sequence is 7");
     check(&[([commit, 7, 0, 0], &[0])], "sequence is 7");
@@ -234,6 +236,11 @@ fn commands_that_cannot_be_are_refused() {
     check(
         &[([create, 7, 0, 0], &[]), ([commit, 7, 0, 0], &[0])],
         "no verified segment",
+    );
+    check(&[([fork, 7, 8, 0], &[])], "sequence is 7");
+    check(
+        &[([create, 7, 0, 0], &[]), ([fork, 7, 7, 0], &[])],
+        "sequence is 7",
     );
     let many: Vec<([u64; 4], &[u32])> = (0..5).map(|n| ([create, n, 0, 0], &[][..])).collect();
     check(&many, "all 4 sequence slots");

@@ -18,6 +18,19 @@ impl Model {
         Ok(sequence)
     }
 
+    /// A new sequence with the committed state of `sequence`, from where both go their own ways. It takes a page at most: full
+    /// pages are shared.
+    ///
+    /// # Errors
+    /// All sequences are in use, there is no page, or the sequence does not exist; [`ModelError::EarlierLayers`].
+    pub fn fork_sequence(&mut self, sequence: SequenceId) -> Result<SequenceId, ModelError> {
+        let fork = self.cache.fork(self.device.as_ref(), sequence)?;
+        if let Some(earlier) = &mut self.earlier {
+            earlier.fork_sequence(sequence, fork)?;
+        }
+        Ok(fork)
+    }
+
     /// Gives a sequence back.
     ///
     /// # Errors

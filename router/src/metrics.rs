@@ -1,5 +1,6 @@
 //! What the router counts, as Prometheus reads it. Each router has a recorder of its own.
 
+mod prefix_cache;
 mod speculation;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
+use crate::metrics::prefix_cache::PrefixCacheGauges;
 use crate::metrics::speculation::SpeculationGauges;
 
 /// How often samples are folded into the histograms when nobody asks for them.
@@ -51,6 +53,7 @@ pub(crate) struct Metrics {
     pub inter_token: Histogram,
     worker: WorkerGauges,
     speculation: SpeculationGauges,
+    prefix_cache: PrefixCacheGauges,
 }
 
 struct WorkerGauges {
@@ -101,6 +104,7 @@ impl Metrics {
                 cancelled_requests: gauge("tandem_worker_cancelled_requests"),
             },
             speculation: SpeculationGauges::new(&recorder),
+            prefix_cache: PrefixCacheGauges::new(&recorder),
             handle: recorder.handle(),
             recorder,
         })
@@ -125,6 +129,7 @@ impl Metrics {
             return self.speculation.set_down();
         };
         self.speculation.set(&self.recorder, &stats.speculation);
+        self.prefix_cache.set(&stats.prefix_cache);
         worker.running_sequences.set(stats.running_sequences);
         worker.queued_requests.set(stats.queued_requests);
         worker.prompt_tokens.set(stats.prompt_tokens as f64);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use generation::SpeculationStats;
+use generation::{PrefixCacheStats, SpeculationStats};
 
 /// A number that only grows.
 ///
@@ -22,17 +22,20 @@ impl Counter {
     }
 }
 
-/// What [`SpeculationStats`] counts. One lock for all, held for moments: the thread writes once in a step.
+/// Counters that belong together. One lock for all, held for moments: the thread writes once in a step.
 #[derive(Debug, Default)]
-pub(crate) struct SpeculationCounters(Mutex<SpeculationStats>);
+pub(crate) struct Counts<T>(Mutex<T>);
 
-impl SpeculationCounters {
-    pub(crate) fn update(&self, change: impl FnOnce(&mut SpeculationStats)) {
+pub(crate) type SpeculationCounters = Counts<SpeculationStats>;
+pub(crate) type PrefixCacheCounters = Counts<PrefixCacheStats>;
+
+impl<T: Clone> Counts<T> {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut T)) {
         // Sums are whole whatever happens elsewhere.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(crate) fn get(&self) -> SpeculationStats {
+    pub(crate) fn get(&self) -> T {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -49,4 +52,5 @@ pub(crate) struct Counters {
     pub finished_requests: Counter,
     pub cancelled_requests: Counter,
     pub speculation: SpeculationCounters,
+    pub prefix_cache: PrefixCacheCounters,
 }

@@ -166,6 +166,7 @@ impl Shared {
             finished_requests: counters.finished_requests.get(),
             cancelled_requests: counters.cancelled_requests.get(),
             speculation: counters.speculation.get(),
+            prefix_cache: counters.prefix_cache.get(),
         }
     }
 }

@@ -38,4 +38,21 @@ pub struct WorkerStats {
     pub cancelled_requests: u64,
     /// What speculation did.
     pub speculation: SpeculationStats,
+    /// What prefixes were good for.
+    pub prefix_cache: PrefixCacheStats,
+}
+
+/// States that are kept for prompts that begin in the same way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixCacheStats {
+    /// Requests that went on from one.
+    pub hits: u64,
+    /// Prompt tokens that were not computed for it.
+    pub reused_tokens: u64,
+    /// Prefixes that made room.
+    pub evictions: u64,
+    /// Prefixes that are kept now.
+    pub prefixes: u64,
+    /// Bytes that they hold now.
+    pub bytes: u64,
 }

@@ -5,8 +5,8 @@ mod speculation;
 mod stage;
 
 use generation::{
-    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
-    WorkerStats,
+    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, PrefixCacheStats, Timings,
+    Token, TopToken, WorkerStats,
 };
 use proto::target::v1 as wire;
 use sampling::SamplingParams;
@@ -223,6 +223,27 @@ pub fn stats_to_proto(stats: WorkerStats) -> wire::WorkerStats {
         finished_requests: stats.finished_requests,
         cancelled_requests: stats.cancelled_requests,
         speculation: Some(speculation::stats_to_proto(stats.speculation)),
+        prefix_cache: Some(prefix_cache_to_proto(stats.prefix_cache)),
+    }
+}
+
+fn prefix_cache_to_proto(stats: PrefixCacheStats) -> wire::PrefixCacheStats {
+    wire::PrefixCacheStats {
+        hits: stats.hits,
+        reused_tokens: stats.reused_tokens,
+        evictions: stats.evictions,
+        prefixes: stats.prefixes,
+        bytes: stats.bytes,
+    }
+}
+
+fn prefix_cache_from_proto(stats: wire::PrefixCacheStats) -> PrefixCacheStats {
+    PrefixCacheStats {
+        hits: stats.hits,
+        reused_tokens: stats.reused_tokens,
+        evictions: stats.evictions,
+        prefixes: stats.prefixes,
+        bytes: stats.bytes,
     }
 }
 
@@ -236,6 +257,7 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
         finished_requests: stats.finished_requests,
         cancelled_requests: stats.cancelled_requests,
         speculation: speculation::stats_from_proto(stats.speculation.unwrap_or_default()),
+        prefix_cache: prefix_cache_from_proto(stats.prefix_cache.unwrap_or_default()),
     }
 }
 
@@ -318,6 +340,28 @@ mod tests {
                 event
             );
         }
+    }
+
+    #[test]
+    fn counters_come_back_as_they_went() {
+        let stats = WorkerStats {
+            running_sequences: 1,
+            queued_requests: 2,
+            prompt_tokens: 3,
+            generated_tokens: 4,
+            steps: 5,
+            finished_requests: 6,
+            cancelled_requests: 7,
+            prefix_cache: PrefixCacheStats {
+                hits: 8,
+                reused_tokens: 9,
+                evictions: 10,
+                prefixes: 11,
+                bytes: 12,
+            },
+            ..WorkerStats::default()
+        };
+        assert_eq!(stats_from_proto(stats_to_proto(stats.clone())), stats);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use engine::EngineConfig;
+use engine::{EngineConfig, PrefixCacheConfig};
 use generation::{SpeculationConfig, SpeculationMode};
 use gguf::GgufFile;
 use kernels::DeviceName;
@@ -155,6 +155,7 @@ impl Config {
             context_length,
             prefill_chunk_tokens: self.prefill_chunk,
             speculation: self.speculation()?,
+            prefix_cache: PrefixCacheConfig::OFF,
             verify_lossless: self.verify_lossless,
         })
     }

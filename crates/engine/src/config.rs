@@ -19,9 +19,28 @@ pub struct EngineConfig {
     pub prefill_chunk_tokens: usize,
     /// How drafts are used, where there is one and a request says nothing; no request may have larger ones.
     pub speculation: SpeculationConfig,
+    /// States kept for prompts that begin in the same way.
+    pub prefix_cache: PrefixCacheConfig,
     /// Hold every token against plain decoding, at the cost of decoding twice. The model needs room for twice as many
     /// sequences and tokens.
     pub verify_lossless: bool,
+}
+
+/// How much is kept for prompts that begin in the same way. Nothing of it changes a token, and nothing waits for it: it gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixCacheConfig {
+    /// Prefixes at most; the model has recurrent states for so many sequences more. 0: none.
+    pub slots: usize,
+    /// Bytes at most: recurrent states, what a draft has to see, and pages, which sequences share with those that run.
+    pub max_bytes: usize,
+}
+
+impl PrefixCacheConfig {
+    /// Nothing is kept.
+    pub const OFF: Self = Self {
+        slots: 0,
+        max_bytes: 0,
+    };
 }
 
 /// Draft rows of a step, of all sequences together: where more are wanted they share. What the model holds for a step
@@ -42,7 +61,10 @@ impl EngineConfig {
                 .max_sequences
                 .saturating_mul(pages)
                 .saturating_mul(PAGE_TOKENS),
-            max_sequences: self.max_sequences.saturating_mul(each),
+            max_sequences: self
+                .max_sequences
+                .saturating_mul(each)
+                .saturating_add(self.prefix_cache.slots),
             max_batch_rows: (self.max_sequences.saturating_mul(draft_rows))
                 .min(MAX_DRAFT_ROWS)
                 .saturating_add(self.max_sequences)
@@ -119,7 +141,7 @@ impl EngineConfig {
         let each = if self.verify_lossless { 2 } else { 1 };
         fits(
             "max_sequences",
-            self.max_sequences * each,
+            self.max_sequences * each + self.prefix_cache.slots,
             cache.free_sequences(),
             "sequences",
         )?;

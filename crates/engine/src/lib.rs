@@ -16,6 +16,7 @@ mod engine;
 mod error;
 mod handle;
 mod lease;
+mod prefixes;
 mod queue;
 mod runner;
 mod scheduler;
@@ -25,7 +26,7 @@ mod shared;
 mod speculation;
 mod stream;
 
-pub use config::EngineConfig;
+pub use config::{EngineConfig, PrefixCacheConfig};
 pub use drafter::{Ask, DraftShape, Drafted, Drafter, DrafterError};
 pub use engine::Engine;
 pub use error::ConfigError;

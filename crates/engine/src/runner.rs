@@ -1,5 +1,7 @@
 //! The engine thread: one step after another, as long as there is something to do.
 
+mod reuse;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +11,7 @@ use speculative::{DraftTree, RoundOutcome, accepted_path};
 
 use crate::choice::Chooser;
 use crate::config::EngineConfig;
+use crate::prefixes::Prefixes;
 use crate::queue::Waiting;
 use crate::scheduler::{Share, StepLimits, rows_for_drafts, share_rows};
 use crate::sequence::{Ending, Place, Sequence, new_tokens_limit};
@@ -28,6 +31,7 @@ pub(crate) struct Runner {
     promised_pages: usize,
     chooser: Chooser,
     speculator: Speculator,
+    prefixes: Prefixes,
     /// Draft rows that a sequence may write behind its tokens.
     draft_rows: usize,
     /// Where tokens are held against plain decoding.
@@ -47,6 +51,7 @@ impl Runner {
         let speculator = Speculator::new(config.speculation, sizes.hidden_size, sizes.vocab_size);
         Self {
             model,
+            prefixes: Prefixes::new(config.prefix_cache, Arc::clone(&shared)),
             shared,
             context_length: config.context_length,
             limits,
@@ -122,12 +127,13 @@ impl Runner {
 
     fn start(&mut self, waiting: Waiting) {
         let pages = self.pages(&waiting.request);
-        match self.model.create_sequence() {
-            Ok(id) => {
+        match self.sequence_for(&waiting.request.prompt) {
+            Ok((id, marks)) => {
                 let new_tokens = new_tokens_limit(&waiting.request, self.context_length);
                 let place = Place { id, pages };
-                let drafting = self.speculator.start(waiting.request.speculation);
-                let mut sequence = Sequence::start(waiting, place, new_tokens, drafting);
+                let mut drafting = self.speculator.start(waiting.request.speculation);
+                self.restore_features(&mut drafting, marks);
+                let mut sequence = Sequence::start(waiting, place, new_tokens, drafting, marks);
                 if self.shadows.is_some() {
                     sequence.keep_fingerprints();
                 }
@@ -161,7 +167,8 @@ impl Runner {
             capture_layers: self.speculator.capture_layers().to_vec(),
         };
         let start = Instant::now();
-        let result = self.model.forward(&batch);
+        let room = self.make_room_for(&shares);
+        let result = room.and_then(|()| self.model.forward(&batch));
         let elapsed = start.elapsed();
         tracing::debug!(sequences = shares.len(), elapsed_ms = ms(elapsed), "step");
         match result {
@@ -194,6 +201,7 @@ impl Runner {
             self.speculator.note_step(rows, elapsed);
         }
         self.check_shadows(shares);
+        self.keep_prompts(shares);
         let counters = &self.shared.counters;
         let unsent = |share: &Share| self.running[share.sequence].unsent();
         counters.steps.add(1);
@@ -248,13 +256,15 @@ impl Runner {
         let path = accepted_path(tree, |node| {
             sequence.extend(output.answer(place.segment, node)?, chooser)
         });
-        // What has ended needs no state.
-        if sequence.ending().is_none() {
+        // What has ended needs no state, unless it is kept.
+        if sequence.ending().is_none() || self.prefixes.is_on() {
             let rows = path.iter().map(|node| place.first + node);
             let position = sequence.fed();
             self.speculator
                 .keep_features(sequence, &mut self.model, position, rows);
-            self.speculator.feed_round(sequence);
+            if sequence.ending().is_none() {
+                self.speculator.feed_round(sequence);
+            }
             if let Err(error) = self.model.commit(sequence.place.id, &path) {
                 tracing::error!(%error, "an accepted path could not be committed");
                 note_gone(&mut self.gone, &error);
@@ -312,6 +322,7 @@ impl Runner {
             .extract_if(.., |sequence| sequence.ending().is_some())
             .collect();
         for mut sequence in ended {
+            self.keep_ended(&sequence);
             if let Err(error) = self.model.free_sequence(sequence.place.id)
                 && self.gone.is_none()
             {

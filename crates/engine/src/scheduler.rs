@@ -1,12 +1,14 @@
 //! Which rows go into the next step. Pure: sizes in, sizes out.
 
+use models::PAGE_TOKENS;
+
 /// Rows that a sequence can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Rows for the latest token and for the draft that follows it.
     Decode { rows: usize },
-    /// Up to this many rows for the rest of the prompt.
-    Prefill { tokens: usize },
+    /// Up to this many rows for the rest of the prompt, whose first is at this position.
+    Prefill { tokens: usize, position: usize },
 }
 
 /// Bounds of a step. `max_batch_rows` is at least the number of sequences.
@@ -37,8 +39,8 @@ pub(crate) fn share_rows(needs: &[Need], limits: StepLimits) -> Vec<Share> {
     for (sequence, need) in needs.iter().enumerate() {
         let rows = match *need {
             Need::Decode { rows } => rows,
-            Need::Prefill { tokens } => {
-                let rows = tokens.min(chunk);
+            Need::Prefill { tokens, position } => {
+                let rows = piece_rows(tokens, position, chunk);
                 chunk -= rows;
                 rows
             }
@@ -48,6 +50,18 @@ pub(crate) fn share_rows(needs: &[Need], limits: StepLimits) -> Vec<Share> {
         }
     }
     shares
+}
+
+/// Rows of a prompt's next piece: all, or as many as fit, up to the end of a page where that is among them: states are kept there.
+fn piece_rows(tokens: usize, position: usize, most: usize) -> usize {
+    if tokens <= most {
+        return tokens;
+    }
+    let page_end = (position + most) / PAGE_TOKENS * PAGE_TOKENS;
+    match page_end.saturating_sub(position) {
+        0 => most,
+        rows => rows,
+    }
 }
 
 fn decode_rows(need: &Need) -> usize {
@@ -61,7 +75,7 @@ fn decode_rows(need: &Need) -> usize {
 pub(crate) fn rows_for_drafts(needs: &[Need], limits: StepLimits) -> usize {
     let taken = |need: &Need| match *need {
         Need::Decode { .. } => (1, 0),
-        Need::Prefill { tokens } => (0, tokens),
+        Need::Prefill { tokens, .. } => (0, tokens),
     };
     let (decoding, prompts) = needs
         .iter()

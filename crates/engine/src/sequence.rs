@@ -6,6 +6,7 @@ use sampling::Sampler;
 
 use crate::choice::Chooser;
 use crate::clock::Clock;
+use crate::prefixes::Marks;
 use crate::queue::Waiting;
 use crate::scheduler::Need;
 use crate::shadow::fingerprint;
@@ -49,6 +50,8 @@ pub(crate) struct Sequence {
     prompt_len: usize,
     /// Leading tokens that the model has seen.
     fed: usize,
+    /// Those that it had seen before the request came.
+    cached: usize,
     /// Length at which the answer is cut.
     max_len: usize,
     ending: Option<Ending>,
@@ -59,15 +62,17 @@ pub(crate) struct Sequence {
     /// decoding.
     fingerprints: Option<Vec<u64>>,
     pub drafting: Drafting,
+    pub marks: Marks,
 }
 
 impl Sequence {
-    /// Starts the request's clock and says so to the caller.
+    /// Starts the request's clock and says so to the caller. Of the prompt the model has seen what the latest mark says.
     pub(crate) fn start(
         waiting: Waiting,
         place: Place,
         max_new_tokens: usize,
         drafting: Drafting,
+        marks: Marks,
     ) -> Self {
         let Waiting {
             mut request,
@@ -82,17 +87,19 @@ impl Sequence {
             events,
             tokens,
             prompt_len,
-            fed: 0,
+            fed: marks.last,
+            cached: marks.last,
             max_len: prompt_len + max_new_tokens,
             ending: (max_new_tokens == 0).then_some(Ending::Finished(FinishReason::Length)),
             clock: Clock::start(),
             unsent: Vec::new(),
             fingerprints: None,
             drafting,
+            marks,
         };
         sequence.send(Ok(GenerateEvent::Started {
             prompt_tokens: count(prompt_len),
-            cached_tokens: 0,
+            cached_tokens: count(sequence.cached),
         }));
         sequence
     }
@@ -117,6 +124,7 @@ impl Sequence {
         } else {
             Need::Prefill {
                 tokens: self.prompt_len - self.fed,
+                position: self.fed,
             }
         }
     }
@@ -286,6 +294,7 @@ impl Sequence {
         tracing::debug!(
             request_id = self.request.request_id,
             prompt_tokens = self.prompt_len,
+            cached_tokens = self.cached,
             generated_tokens = timings.generated_tokens,
             prompt_ms = timings.prompt_ms,
             generated_ms = timings.generated_ms,
@@ -304,7 +313,7 @@ impl Sequence {
 
     fn timings(&self) -> Timings {
         Timings {
-            prompt_tokens: count(self.fed.min(self.prompt_len)),
+            prompt_tokens: count(self.fed.min(self.prompt_len) - self.cached),
             prompt_ms: self.clock.prompt_ms(),
             generated_tokens: count(self.tokens.len() - self.prompt_len),
             generated_ms: self.clock.generated_ms(),

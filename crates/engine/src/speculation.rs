@@ -15,6 +15,7 @@ use speculative::{DraftTree, Planner, RoundOutcome};
 use drafting::us;
 pub(crate) use drafting::{Drafting, Round, ms};
 use features::FeatureTail;
+pub(crate) use features::KeptFeatures;
 use feeding::feed;
 
 use crate::counters::SpeculationCounters;

@@ -8,7 +8,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::in_process::{InProcess, demo};
-use common::{collect, device, request, within};
+use common::{collect, device, model_data, request, within};
 use engine::{Engine, EngineConfig};
 use generation::{
     GenerateRequest, ModelDescription, SpeculationConfig, SpeculationMode, SpeculationStats, Token,
@@ -35,12 +35,6 @@ enum Ways {
     InTurn,
     /// All, one after the other.
     Every,
-}
-
-fn model_data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../models/tests/data")
-        .join(name)
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -106,6 +100,7 @@ impl Pair {
             context_length: 512,
             prefill_chunk_tokens: 128,
             speculation,
+            prefix_cache: engine::PrefixCacheConfig::OFF,
             verify_lossless: false,
         };
         let options = config.load_options(None);

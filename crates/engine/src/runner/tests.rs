@@ -16,6 +16,7 @@ const CONFIG: EngineConfig = EngineConfig {
     context_length: 64,
     prefill_chunk_tokens: 8,
     speculation: generation::SpeculationConfig::OFF,
+    prefix_cache: crate::config::PrefixCacheConfig::OFF,
     verify_lossless: false,
 };
 

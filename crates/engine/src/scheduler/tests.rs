@@ -20,7 +20,10 @@ fn check(needs: &[Need], chunk: usize, max_rows: usize, expected: &[(usize, usiz
 }
 
 fn prompt(tokens: usize) -> Need {
-    Prefill { tokens }
+    Prefill {
+        tokens,
+        position: 0,
+    }
 }
 
 #[test]
@@ -46,6 +49,19 @@ fn prompts_share_the_chunk_in_order_of_arrival() {
     check(&needs, 4, 64, &[(0, 4)]);
 }
 
+#[test]
+fn pieces_end_with_a_page_where_they_can() {
+    let at = |position, tokens| Prefill { tokens, position };
+    check(&[at(0, 1000)], 128, 512, &[(0, 128)]);
+    check(&[at(0, 1000)], 100, 512, &[(0, 64)]);
+    check(&[at(37, 1000)], 128, 512, &[(0, 91)]);
+    check(&[at(37, 1000)], 16, 512, &[(0, 16)]);
+    check(&[at(53, 1000)], 16, 512, &[(0, 11)]);
+    // The last piece ends where it ends, and what one leaves the next one has.
+    check(&[at(37, 100)], 128, 512, &[(0, 100)]);
+    check(&[at(0, 1000), at(0, 30)], 100, 512, &[(0, 64), (1, 30)]);
+}
+
 /// All small cases: no step is over its bounds, and none is empty while somebody needs rows.
 #[test]
 fn steps_stay_in_bounds_and_never_stall() {
@@ -53,7 +69,10 @@ fn steps_stay_in_bounds_and_never_stall() {
         let needs: Vec<_> = (0..4)
             .map(|place| match code / 4usize.pow(place) % 4 {
                 0 => DECODE,
-                tokens => prompt(tokens * 3),
+                tokens => Prefill {
+                    tokens: tokens * 3,
+                    position: 64 - tokens,
+                },
             })
             .collect();
         for (chunk, max_rows) in [(1, 4), (4, 5), (7, 30), (100, 9)] {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use models::{FeatureBlock, FeatureRows};
+use models::{FeatureBlock, FeatureRows, Model, ModelError};
 
 /// Bytes of rows kept for a sequence.
 const MAX_BYTES: usize = 32 << 20;
@@ -68,6 +68,25 @@ impl FeatureTail {
         (first, self.block.rows(at..last))
     }
 
+    /// A copy of the rows, which stays when the tail goes on.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn keep(&self, model: &Model, layers: &[usize]) -> Result<KeptFeatures, ModelError> {
+        let mut block = model.feature_block(self.kept.len(), self.row_len())?;
+        let mut next = self.kept.start;
+        while next < self.kept.end {
+            let (first, rows) = self.since(next);
+            block.copy_from(first - self.kept.start, rows);
+            next = first + rows.num_rows();
+        }
+        Ok(KeptFeatures {
+            layers: layers.to_vec(),
+            block,
+            first: self.kept.start,
+        })
+    }
+
     /// Values of a row.
     pub fn row_len(&self) -> usize {
         self.block.row_len()
@@ -76,6 +95,30 @@ impl FeatureTail {
     /// The memory, for another sequence.
     pub fn into_block(self) -> FeatureBlock {
         self.block
+    }
+}
+
+/// The rows before one position, for a sequence that goes on from there.
+#[derive(Debug)]
+pub(crate) struct KeptFeatures {
+    /// Layers that they are of.
+    pub layers: Vec<usize>,
+    block: FeatureBlock,
+    /// Position of the first row.
+    pub first: usize,
+}
+
+impl KeptFeatures {
+    /// Puts the rows into a tail that begins at the first one.
+    pub fn restore(&self, tail: &mut FeatureTail) {
+        tail.extend(self.block.num_rows(), |rows, to, at| {
+            to.copy_from(at, self.block.rows(rows));
+        });
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self) -> usize {
+        self.block.num_rows() * self.block.row_len() * size_of::<f32>()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::drafter::{Drafter, DrafterError};
 use crate::sequence::Sequence;
 use crate::speculation::Speculator;
 use crate::speculation::drafting::Drafting;
-use crate::speculation::features::FeatureTail;
+use crate::speculation::features::{FeatureTail, KeptFeatures};
 
 impl Speculator {
     /// Keeps the features of a sequence's accepted rows, the first of which is of `position`.
@@ -56,6 +56,29 @@ impl Speculator {
             }
         }
         drafting.tail.as_mut()
+    }
+
+    /// What a draft has to see of a sequence, to go on with where it stands.
+    pub fn kept_features(&self, drafting: &Drafting, model: &Model) -> Option<KeptFeatures> {
+        let tail = drafting.tail.as_ref()?;
+        let kept = tail.keep(model, &self.capture_layers);
+        kept.inspect_err(|error| tracing::debug!(%error, "no features kept"))
+            .ok()
+    }
+
+    /// Has a new sequence begin with features of another, so that its draft has a context at once.
+    pub fn restore_features(
+        &mut self,
+        drafting: &mut Drafting,
+        model: &Model,
+        kept: &KeptFeatures,
+    ) {
+        if kept.layers != self.capture_layers || drafting.max_nodes == 0 {
+            return;
+        }
+        if let Some(tail) = self.tail(drafting, model, kept.first) {
+            kept.restore(tail);
+        }
     }
 
     /// Gives the draft what a round has accepted, if it has all that came before: on a device it takes it in while the

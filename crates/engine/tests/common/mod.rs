@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     context_length: 256,
     prefill_chunk_tokens: 16,
     speculation: generation::SpeculationConfig::OFF,
+    prefix_cache: engine::PrefixCacheConfig::OFF,
     verify_lossless: false,
 };
 
@@ -59,6 +60,13 @@ pub const FIBONACCI_ANSWER: [u32; 50] = [
 
 /// `<|im_end|>`.
 pub const IM_END: u32 = 8188;
+
+/// A file of the tests of models.
+pub fn model_data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../models/tests/data")
+        .join(name)
+}
 
 pub fn load(config: EngineConfig, gate: &Arc<Gate>) -> Model {
     load_with(config.load_options(None), gate)

@@ -1,0 +1,261 @@
+//! Prefixes: states of sequences, kept for requests that begin with the same tokens.
+//!
+//! A prefix is a fork of a sequence that nobody feeds, and what goes on from it is a fork again: keys and values are there once
+//! however many share them, and a prefix stays good for other continuations. Its tokens are its key, compared one by one.
+
+mod marks;
+
+use std::sync::Arc;
+
+use models::{Model, ModelError, PAGE_TOKENS, SequenceId};
+
+pub(crate) use marks::{Marks, Worth};
+
+use crate::config::PrefixCacheConfig;
+use crate::shared::Shared;
+use crate::speculation::KeptFeatures;
+
+/// Names a prefix; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PrefixId(u64);
+
+/// The prefixes that are kept.
+#[derive(Debug)]
+pub(crate) struct Prefixes {
+    config: PrefixCacheConfig,
+    /// Where they are counted.
+    shared: Arc<Shared>,
+    kept: Vec<Prefix>,
+    /// Grows with every use.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Prefix {
+    id: PrefixId,
+    sequence: SequenceId,
+    tokens: Vec<u32>,
+    /// What a draft has to see of it.
+    features: Option<KeptFeatures>,
+    last_used: u64,
+    /// Sequences that went on from it.
+    uses: usize,
+    worth: Worth,
+}
+
+/// What is kept of a sequence.
+#[derive(Debug)]
+pub(crate) struct Keep<'a> {
+    pub sequence: SequenceId,
+    /// All that the model has seen of it.
+    pub tokens: &'a [u32],
+    pub features: Option<KeptFeatures>,
+    pub worth: Worth,
+    /// Where it went on from.
+    pub origin: Option<PrefixId>,
+}
+
+/// What there is for a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The longest prefix of it, and how many tokens that has.
+    pub prefix: Option<(PrefixId, usize)>,
+    /// Leading tokens that the prompt has in common with any prefix; there need be no state there.
+    pub common: usize,
+}
+
+impl Prefix {
+    /// Whether it only led to a longer one. A second use shows that texts part there.
+    fn is_step(&self) -> bool {
+        self.worth == Worth::Step && self.uses < 2
+    }
+}
+
+impl Prefixes {
+    pub fn new(config: PrefixCacheConfig, shared: Arc<Shared>) -> Self {
+        Self {
+            config,
+            shared,
+            kept: Vec::new(),
+            clock: 0,
+        }
+    }
+
+    /// Whether anything is ever kept.
+    pub fn is_on(&self) -> bool {
+        self.config.slots > 0
+    }
+
+    /// What there is for a prompt, of which a token at least is left to compute.
+    pub fn find(&self, prompt: &[u32]) -> Found {
+        let mut found = Found::default();
+        let known = prompt.len().saturating_sub(1);
+        for prefix in &self.kept {
+            let pairs = prefix.tokens.iter().zip(&prompt[..known]);
+            let common = pairs.take_while(|(a, b)| a == b).count();
+            found.common = found.common.max(common);
+            let longest = found.prefix.map_or(0, |(_, len)| len);
+            if common == prefix.tokens.len() && common > longest {
+                found.prefix = Some((prefix.id, common));
+            }
+        }
+        found
+    }
+
+    /// A sequence that goes on from a prefix. `None`: it cannot be had, for lack of a page.
+    ///
+    /// # Errors
+    /// The model is gone.
+    pub fn resume(
+        &mut self,
+        model: &mut Model,
+        id: PrefixId,
+    ) -> Result<Option<SequenceId>, ModelError> {
+        self.clock += 1;
+        let Some(prefix) = self.kept.iter_mut().find(|prefix| prefix.id == id) else {
+            return Ok(None);
+        };
+        let sequence = fork(model, prefix.sequence)?;
+        if sequence.is_some() {
+            prefix.last_used = self.clock;
+            prefix.uses += 1;
+        }
+        Ok(sequence)
+    }
+
+    /// What a draft has to see of a prefix.
+    pub fn features(&self, id: PrefixId) -> Option<&KeptFeatures> {
+        let prefix = self.kept.iter().find(|prefix| prefix.id == id)?;
+        prefix.features.as_ref()
+    }
+
+    /// Whether this very prefix is there. If so it counts as used.
+    pub fn has(&mut self, tokens: &[u32]) -> bool {
+        self.clock += 1;
+        let same = self.kept.iter_mut().find(|kept| kept.tokens == tokens);
+        same.map(|kept| kept.last_used = self.clock).is_some()
+    }
+
+    /// Keeps the state of a sequence, in place of others where there is no room.
+    ///
+    /// # Errors
+    /// The model is gone.
+    pub fn keep(&mut self, model: &mut Model, keep: Keep<'_>) -> Result<(), ModelError> {
+        // First: it may have to make room for what came of it.
+        let mut kept = self.kept.iter_mut();
+        if let Some(origin) = kept.find(|kept| Some(kept.id) == keep.origin) {
+            origin.worth = Worth::Step;
+        }
+        while self.kept.len() >= self.config.slots {
+            self.evict(model, |_| true)?;
+        }
+        let Some(sequence) = fork(model, keep.sequence)? else {
+            return self.count(model);
+        };
+        self.clock += 1;
+        self.kept.push(Prefix {
+            id: PrefixId(self.clock),
+            sequence,
+            tokens: keep.tokens.to_vec(),
+            features: keep.features,
+            last_used: self.clock,
+            uses: 0,
+            worth: keep.worth,
+        });
+        while self.bytes(model)? > self.config.max_bytes {
+            self.evict(model, |_| true)?;
+        }
+        self.count(model)
+    }
+
+    /// Lets go of prefixes until `pages` pages are free, as far as that frees any: what `running` sequences hold stays.
+    ///
+    /// # Errors
+    /// The model is gone.
+    pub fn make_room(
+        &mut self,
+        model: &mut Model,
+        pages: usize,
+        running: &[SequenceId],
+    ) -> Result<(), ModelError> {
+        if model.cache().free_pages() >= pages {
+            return Ok(());
+        }
+        let held = held(model, running)?;
+        let mut frees = Vec::new();
+        for kept in &self.kept {
+            let pages = model.cache().pages(kept.sequence)?;
+            if pages.iter().any(|&page| !held[page as usize]) {
+                frees.push(kept.id);
+            }
+        }
+        let may_go = |prefix: &Prefix| frees.contains(&prefix.id);
+        while model.cache().free_pages() < pages && self.evict(model, may_go)? {}
+        self.count(model)
+    }
+
+    /// Lets go of the prefix that is missed least: one that only led to a longer one, then the one not used for longest.
+    fn evict(
+        &mut self,
+        model: &mut Model,
+        may_go: impl Fn(&Prefix) -> bool,
+    ) -> Result<bool, ModelError> {
+        let least = (self.kept.iter().enumerate())
+            .filter(|(_, prefix)| may_go(prefix))
+            .min_by_key(|(_, prefix)| (!prefix.is_step(), prefix.last_used));
+        let Some((place, _)) = least else {
+            return Ok(false);
+        };
+        let prefix = self.kept.swap_remove(place);
+        let counters = &self.shared.counters.prefix_cache;
+        counters.update(|stats| stats.evictions += 1);
+        model.free_sequence(prefix.sequence)?;
+        Ok(true)
+    }
+
+    /// Bytes that the prefixes hold: states, features, and pages, those shared with running sequences among them.
+    fn bytes(&self, model: &Model) -> Result<usize, ModelError> {
+        let sequences: Vec<_> = self.kept.iter().map(|kept| kept.sequence).collect();
+        let pages = held(model, &sequences)?;
+        let pages = pages.iter().filter(|held| **held).count();
+        let features = self.kept.iter().filter_map(|kept| kept.features.as_ref());
+        let features: usize = features.map(KeptFeatures::bytes).sum();
+        let shape = model.cache().shape();
+        Ok(shape.bytes(pages * PAGE_TOKENS, self.kept.len()) + features)
+    }
+
+    fn count(&self, model: &Model) -> Result<(), ModelError> {
+        let bytes = self.bytes(model)?;
+        self.shared.counters.prefix_cache.update(|stats| {
+            stats.prefixes = self.kept.len() as u64;
+            stats.bytes = bytes as u64;
+        });
+        Ok(())
+    }
+}
+
+/// `None`: there is no page for it.
+fn fork(model: &mut Model, sequence: SequenceId) -> Result<Option<SequenceId>, ModelError> {
+    match model.fork_sequence(sequence) {
+        Ok(fork) => Ok(Some(fork)),
+        Err(ModelError::Cache(error)) => {
+            tracing::debug!(%error, "no fork");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Which pages some sequences hold.
+fn held(model: &Model, sequences: &[SequenceId]) -> Result<Vec<bool>, ModelError> {
+    let mut held = vec![false; model.cache().num_pages()];
+    for sequence in sequences {
+        for &page in model.cache().pages(*sequence)? {
+            held[page as usize] = true;
+        }
+    }
+    Ok(held)
+}
+
+#[cfg(test)]
+mod tests;

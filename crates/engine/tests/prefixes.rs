@@ -1,0 +1,261 @@
+//! Conversations that go on from prefixes: the tokens and log-probabilities of cold runs, to the bit.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::gated::Gate;
+use common::in_process::{InProcess, demo};
+use common::{
+    Answer, CONFIG, FIBONACCI, Stand, collect, device, model_data, request, start_with, within,
+};
+use engine::{DrafterLease, EngineConfig, PrefixCacheConfig};
+use generation::{
+    GenerateRequest, PrefixCacheStats, SpeculationConfig, SpeculationMode, SpeculationTimings,
+};
+use models::{PAGE_TOKENS, load_path};
+use sampling::SamplingParams;
+
+const TARGET: &str = "qwen35-nano-Q4_0.gguf";
+const DRAFT: &str = "dflash/dflash-qwen35-nano-BF16.gguf";
+const TREE: SpeculationConfig = SpeculationConfig {
+    mode: SpeculationMode::Tree,
+    budget: 16,
+};
+const ROOMY: PrefixCacheConfig = PrefixCacheConfig {
+    slots: 64,
+    max_bytes: usize::MAX,
+};
+/// Conversations side by side.
+const AT_ONCE: usize = 4;
+
+const COLD: EngineConfig = EngineConfig {
+    max_sequences: AT_ONCE,
+    queue_len: AT_ONCE,
+    context_length: 512,
+    prefill_chunk_tokens: 64,
+    ..CONFIG
+};
+
+/// An engine over the tiny model, with room for `pages` pages or for whole contexts.
+fn tiny(config: EngineConfig, pages: Option<usize>) -> Stand {
+    let mut options = config.load_options(None);
+    if let Some(pages) = pages {
+        options.max_tokens = pages * PAGE_TOKENS;
+    }
+    let model = load_path(model_data(TARGET), device(), options, &mut |_| {}).unwrap();
+    start_with(model, config, Arc::new(Gate::default()))
+}
+
+fn tiny_draft(stand: &Stand) -> DrafterLease {
+    let draft = InProcess::open(&model_data(DRAFT), &model_data(TARGET), 2 * AT_ONCE);
+    stand.handle.set_drafter(Box::new(draft))
+}
+
+/// The same numbers every time.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = (self.0)
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % n
+    }
+
+    fn text(&mut self, tokens: usize) -> Vec<u32> {
+        (0..tokens).map(|_| self.below(500) as u32).collect()
+    }
+}
+
+/// A conversation of some turns, each of which is answered cold and with what is kept. It begins with one of a few texts, and a
+/// turn may leave out what the answer before it began or ended with, or go back and take another way.
+async fn converse(number: usize, cold: &Stand, warm: &Stand) {
+    let mut rng = Rng(number as u64 * 977 + 3);
+    let beginning = number % 5;
+    let lengths = [3, 63, 64, 130, 200];
+    let mut history = Rng(beginning as u64).text(lengths[beginning]);
+    let mut earlier = Vec::new();
+    for turn in 0..3 + rng.below(3) {
+        let message = 1 + rng.below(40);
+        history.extend(rng.text(message));
+        let request = GenerateRequest {
+            logprobs: true,
+            sampling: SamplingParams {
+                temperature: if rng.below(4) == 0 { 0.9 } else { 0.0 },
+                seed: number as u64,
+                ..SamplingParams::default()
+            },
+            ..request(&history, 1 + rng.below(12) as u32)
+        };
+        let expected = cold.answer(&request).await;
+        let answer = warm.answer(&request).await;
+        let what = format!("conversation {number}, turn {turn}: {:?}", answer.started);
+        assert_eq!(answer.tokens, expected.tokens, "{what}");
+        assert_eq!(answer.reason(), expected.reason(), "{what}");
+        earlier.push(history.clone());
+        match rng.below(6) {
+            0 => history = earlier[rng.below(earlier.len())].clone(),
+            1 => history.truncate(history.len().saturating_sub(rng.below(5))),
+            _ => history.extend(answer.ids()),
+        }
+    }
+}
+
+/// 200 conversations, some at a time.
+async fn all_converse(warm: &Stand) -> PrefixCacheStats {
+    let cold = tiny(COLD, None);
+    for first in (0..200).step_by(AT_ONCE) {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| converse(first + i, &cold, warm));
+        within(async { tokio::join!(a, b, c, d) }).await;
+    }
+    let stats = warm.handle.stats();
+    let cold = cold.handle.stats();
+    println!("{stats:?}");
+    let reused = stats.prefix_cache.reused_tokens;
+    assert_eq!(stats.prompt_tokens + reused, cold.prompt_tokens);
+    stats.prefix_cache
+}
+
+#[tokio::test]
+async fn conversations_go_on_from_what_is_kept_as_if_computed_anew() {
+    let warm = tiny(
+        EngineConfig {
+            prefix_cache: ROOMY,
+            ..COLD
+        },
+        Some(500),
+    );
+    let stats = all_converse(&warm).await;
+    assert!(stats.hits > 600, "{stats:?}");
+    assert_eq!(stats.prefixes, 64);
+}
+
+#[tokio::test]
+async fn conversations_with_drafts_are_the_same() {
+    let warm = tiny(
+        EngineConfig {
+            prefix_cache: ROOMY,
+            speculation: TREE,
+            ..COLD
+        },
+        Some(500),
+    );
+    let _lease = tiny_draft(&warm);
+    let stats = all_converse(&warm).await;
+    assert!(stats.hits > 600, "{stats:?}");
+    assert!(warm.handle.stats().speculation.rounds > 0);
+}
+
+#[tokio::test]
+async fn conversations_that_drive_each_other_out_are_the_same() {
+    // Pages for little more than one context, and few prefixes.
+    for (slots, max_bytes) in [(1, usize::MAX), (64, 1 << 20)] {
+        let config = EngineConfig {
+            prefix_cache: PrefixCacheConfig { slots, max_bytes },
+            speculation: TREE,
+            ..COLD
+        };
+        let warm = tiny(config, Some(10));
+        let _lease = tiny_draft(&warm);
+        let stats = all_converse(&warm).await;
+        assert!(stats.hits > 0 && stats.evictions > 0, "{stats:?}");
+        assert!(stats.prefixes <= slots as u64 && stats.bytes <= max_bytes as u64);
+    }
+}
+
+#[tokio::test]
+async fn plain_decoding_beside_what_is_kept_finds_nothing_else() {
+    let config = EngineConfig {
+        prefix_cache: ROOMY,
+        speculation: TREE,
+        verify_lossless: true,
+        ..COLD
+    };
+    let (cold, warm) = (tiny(COLD, None), tiny(config, None));
+    let _lease = tiny_draft(&warm);
+    for number in 0..10 {
+        within(converse(number, &cold, &warm)).await;
+    }
+    let stats = warm.handle.stats();
+    assert!(stats.prefix_cache.hits > 20, "{stats:?}");
+    assert!(stats.speculation.checked_tokens > 100, "{stats:?}");
+    assert_eq!(stats.speculation.mismatched_tokens, 0);
+}
+
+/// The demo pair, whose drafts are often right.
+fn demo_pair(prefix_cache: PrefixCacheConfig) -> (Stand, DrafterLease) {
+    let config = EngineConfig {
+        prefix_cache,
+        speculation: TREE,
+        ..COLD
+    };
+    let [target, draft] = ["demo-target.gguf", "demo-draft.gguf"].map(demo);
+    let options = config.load_options(None);
+    let model = load_path(&target, device(), options, &mut |_| {}).unwrap();
+    let stand = start_with(model, config, Arc::new(Gate::default()));
+    let draft = InProcess::open(&draft, &target, 2 * AT_ONCE);
+    let lease = stand.handle.set_drafter(Box::new(draft));
+    (stand, lease)
+}
+
+/// An answer's cached tokens, and what speculation did for it but for times.
+fn rounds(answer: &Answer) -> (u32, [u32; 3]) {
+    let SpeculationTimings {
+        rounds,
+        draft_tokens,
+        accepted_tokens,
+        ..
+    } = answer.end.clone().unwrap().1.speculation;
+    let cached = answer.started.unwrap().1;
+    (cached, [rounds, draft_tokens, accepted_tokens])
+}
+
+#[tokio::test]
+async fn a_draft_accepts_after_a_prefix_what_it_accepts_after_a_cold_prompt() {
+    let (cold, _cold_lease) = demo_pair(PrefixCacheConfig::OFF);
+    let (warm, _warm_lease) = demo_pair(ROOMY);
+    // Twice: the second time both turns are known, and the first turn is gone on from in two ways.
+    for more in [&FIBONACCI[..], &FIBONACCI[1..3]] {
+        let mut history = FIBONACCI.to_vec();
+        for turn in 0..3 {
+            let request = request(&history, 40);
+            let [expected, answer] = [cold.answer(&request).await, warm.answer(&request).await];
+            assert_eq!(answer.ids(), expected.ids());
+            let ((_, expected), (cached, got)) = (rounds(&expected), rounds(&answer));
+            assert_eq!(got, expected, "turn {turn}, {cached} cached");
+            assert!(got[0] > 0);
+            // All but the answer's last token, which the model has not seen.
+            assert!(turn == 0 || cached as usize + 1 >= history.len() - more.len());
+            history.extend(answer.ids());
+            history.extend(more);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_given_up_is_gone_on_from_and_no_request_waits_for_what_is_kept() {
+    let config = EngineConfig {
+        prefix_cache: ROOMY,
+        ..COLD
+    };
+    let stand = tiny(config, Some(8));
+    let prompt = Rng(1).text(400);
+    let mut stream = stand.handle.generate(request(&prompt, 100)).unwrap();
+    for _ in 0..4 {
+        stream.recv().await.unwrap().unwrap();
+    }
+    drop(stream);
+    stand
+        .until("what is given up is kept", |s| s.cancelled_requests == 1)
+        .await;
+    let again = collect(stand.handle.generate(request(&prompt, 4)).unwrap()).await;
+    assert_eq!(again.started.unwrap().0, 400);
+    assert!(again.started.unwrap().1 >= 320);
+    // All pages are of another text now.
+    let other = stand.answer(&request(&Rng(2).text(400), 100)).await;
+    assert_eq!((other.started.unwrap().1, other.tokens.len()), (0, 100));
+    assert!(stand.handle.stats().prefix_cache.evictions > 0);
+}

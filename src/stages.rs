@@ -72,6 +72,8 @@ pub(crate) fn target_config(model: &ModelArgs, split: &SplitArgs) -> Config {
         threads: model.threads,
         ctx_size: model.ctx_size,
         cache_type: model.cache_type.map(|kv_type| kv_type.to_string()),
+        // Commands compute each prompt.
+        prefix_cache_slots: 0,
         ..Config::default()
     }
 }

@@ -92,6 +92,14 @@ pub(crate) struct TargetArgs {
     #[arg(long, env = "TANDEM_PREFILL_CHUNK", value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill_chunk: Option<usize>,
+    /// Prefixes kept for prompts that begin in the same way, such as the next turn of a chat; 0: none [default: 32].
+    #[arg(long, env = "TANDEM_PREFIX_CACHE_SLOTS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix_cache_slots: Option<usize>,
+    /// MiB that prefixes take at most [default: 1024].
+    #[arg(long, env = "TANDEM_PREFIX_CACHE_MIB", value_name = "MIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix_cache_mib: Option<usize>,
     /// How drafts are used where there is one: off, chain, tree or auto; no answer depends on it [default: auto].
     #[arg(long, env = "TANDEM_SPECULATION", value_name = "MODE")]
     #[serde(skip_serializing_if = "Option::is_none")]

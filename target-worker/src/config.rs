@@ -7,7 +7,7 @@ use engine::{EngineConfig, PrefixCacheConfig};
 use generation::{SpeculationConfig, SpeculationMode};
 use gguf::GgufFile;
 use kernels::DeviceName;
-use models::LoadOptions;
+use models::{LoadOptions, memory_need};
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
 
@@ -53,6 +53,12 @@ pub struct Config {
     pub queue_len: usize,
     /// Prompt tokens computed in a step. More finish a prompt sooner, fewer keep the other streams quick.
     pub prefill_chunk: usize,
+    /// Prefixes that are kept for prompts that begin in the same way; 0: none. Fewer, where `prefix_cache_mib` has no room for the
+    /// recurrent states of so many. No answer depends on it.
+    pub prefix_cache_slots: usize,
+    /// MiB that prefixes take at most, of a split target for its last layers: recurrent states, which are set aside at the start,
+    /// what a draft has to see, and pages of keys and values, which give way when running sequences need them.
+    pub prefix_cache_mib: usize,
     /// How drafts are used where there is one, `off`, `chain`, `tree` or `auto`. No answer depends on it.
     pub speculation: String,
     /// Draft tokens verified at a time, of a tree; with `auto` the most there may be.
@@ -82,6 +88,8 @@ impl Default for Config {
             parallel: 8,
             queue_len: 64,
             prefill_chunk: 128,
+            prefix_cache_slots: 32,
+            prefix_cache_mib: 1024,
             speculation: SpeculationMode::Auto.name().to_owned(),
             ddtree_budget: 22,
             verify_lossless: false,
@@ -140,23 +148,39 @@ impl Config {
     /// As [`Config::speculation`]; a type that keys and values cannot be kept in.
     pub fn load_options(&self, file: &GgufFile) -> Result<LoadOptions> {
         let kv_type = self.cache_type.as_deref().map(str::parse).transpose();
-        let sizes = self.sizes(context_length(file, self.ctx_size))?;
+        let sizes = self.sizes(file)?;
         Ok(sizes.load_options(kv_type.context("cache-type")?))
     }
 
-    /// Sizes of the engine, for sequences of `context_length` tokens.
+    /// Sizes of the engine.
     ///
     /// # Errors
-    /// As [`Config::speculation`].
-    pub fn sizes(&self, context_length: usize) -> Result<EngineConfig> {
+    /// As [`Config::speculation`]; no model can be read from the file.
+    pub fn sizes(&self, file: &GgufFile) -> Result<EngineConfig> {
         Ok(EngineConfig {
             max_sequences: self.parallel,
             queue_len: self.queue_len,
-            context_length,
+            context_length: context_length(file, self.ctx_size),
             prefill_chunk_tokens: self.prefill_chunk,
             speculation: self.speculation()?,
-            prefix_cache: PrefixCacheConfig::OFF,
+            prefix_cache: self.prefix_cache(file)?,
             verify_lossless: self.verify_lossless,
+        })
+    }
+
+    /// As many prefixes as there is room for the recurrent states of.
+    fn prefix_cache(&self, file: &GgufFile) -> Result<PrefixCacheConfig> {
+        let one_state = LoadOptions {
+            max_tokens: 0,
+            max_sequences: 1,
+            max_batch_rows: 0,
+            kv_type: None,
+        };
+        let state_bytes = usize::try_from(memory_need(file, &one_state)?.cache)?;
+        let max_bytes = self.prefix_cache_mib.saturating_mul(1 << 20);
+        Ok(PrefixCacheConfig {
+            slots: self.prefix_cache_slots.min(max_bytes / state_bytes.max(1)),
+            max_bytes,
         })
     }
 }

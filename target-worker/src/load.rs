@@ -72,7 +72,9 @@ pub fn load_stage(
 fn not_loaded(config: &Config, file: &GgufFile, stage: &Stage, error: ModelError) -> anyhow::Error {
     let context_length = context_length(file, config.ctx_size);
     let (path, parallel) = (file.path().display(), config.parallel);
-    let sizes = format!("ctx-size {context_length} and parallel {parallel}");
+    let mib = config.prefix_cache_mib;
+    let sizes =
+        format!("ctx-size {context_length}, parallel {parallel} and prefix-cache-mib {mib}");
     let fits = !matches!(error, ModelError::DoesNotFit { .. });
     let error = anyhow::Error::from(error);
     if stage.of == 1 {
@@ -103,7 +105,17 @@ pub(crate) fn start_engine(
     stages: &[StageDescription],
 ) -> Result<Started> {
     let context_length = context_length(file, config.ctx_size);
-    let sizes = config.sizes(context_length)?;
+    let sizes = config.sizes(file)?;
+    let slots = sizes.prefix_cache.slots;
+    if slots < config.prefix_cache_slots {
+        let (asked, mib) = (config.prefix_cache_slots, config.prefix_cache_mib);
+        tracing::info!(
+            slots,
+            asked,
+            mib,
+            "prefix-cache-mib has room for fewer prefixes"
+        );
+    }
     let draft_nodes = sizes.speculation.max_rows();
     model.warm_up(draft_nodes).context("the first step")?;
     let description = ModelDescription {

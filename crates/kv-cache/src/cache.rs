@@ -229,6 +229,12 @@ impl Cache {
         self.pool.pages(id)
     }
 
+    /// Sequences that hold a page.
+    #[must_use]
+    pub fn page_holders(&self, page: u32) -> usize {
+        self.pool.holders(page)
+    }
+
     /// Where the sequence's recurrent states lie.
     ///
     /// # Errors

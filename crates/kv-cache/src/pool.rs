@@ -141,6 +141,11 @@ impl Pool {
         Ok(&self.slot(id)?.pages)
     }
 
+    /// Sequences that hold a page; 0 for one that there is not.
+    pub(crate) fn holders(&self, page: u32) -> usize {
+        (self.holders.get(page as usize)).map_or(0, |holders| *holders as usize)
+    }
+
     pub(crate) fn state_index(&self, id: SequenceId) -> Result<usize, CacheError> {
         self.slot(id).map(|_| id.index as usize)
     }

@@ -133,6 +133,7 @@ fn check(pool: &Pool, twin: &HashMap<SequenceId, (usize, Vec<u32>)>, num_pages: 
     for (page, full) in &holders {
         let is_shared = full.len() > 1;
         assert!(!is_shared || full.iter().all(|full| *full), "page {page}");
+        assert_eq!(pool.holders(*page), full.len());
     }
     assert_eq!(pool.free_pages(), num_pages - holders.len());
 }

@@ -184,6 +184,7 @@ fn with_draft(
     let request = GenerateRequest {
         request_id: "run".to_owned(),
         prompt,
+        history_tokens: 0,
         max_tokens: u32::try_from(args.num_tokens).context("--num-tokens")?,
         min_tokens: 0,
         stop_ids: stop_ids.to_vec(),

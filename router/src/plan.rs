@@ -16,6 +16,8 @@ use crate::target::Target;
 pub(crate) struct AnswersPlan {
     /// Each prompt with its token ids and how its answers become text.
     pub prompts: Vec<(Vec<u32>, AnswerPlan)>,
+    /// Leading tokens of a prompt that the next turn of a conversation begins with as well; 0: not known.
+    pub history_tokens: u32,
     pub options: AnswerOptions,
     pub top_logprobs: Option<u32>,
 }
@@ -35,6 +37,7 @@ impl AnswersPlan {
             let mut request = GenerateRequest {
                 request_id: request_id.to_owned(),
                 prompt: prompt.clone(),
+                history_tokens: self.history_tokens,
                 max_tokens: 0,
                 min_tokens: options.min_tokens,
                 stop_ids: answer.stop_ids.clone(),

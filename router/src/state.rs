@@ -155,6 +155,21 @@ impl Words {
         self.tokenizer.encode(text, options)
     }
 
+    /// How many of `ids`, which are those of `text`, are those of its `beginning`. 0, where it has another one, or a token goes
+    /// past it.
+    pub fn tokens_of_beginning(&self, ids: &[u32], text: &str, beginning: &str) -> u32 {
+        let Some(rest) = text.strip_prefix(beginning) else {
+            return 0;
+        };
+        let options = EncodeOptions {
+            add_bos: false,
+            parse_special: true,
+        };
+        let rest = self.tokenizer.encode(rest, options);
+        let tokens = ids.strip_suffix(&rest[..]).map_or(0, <[u32]>::len);
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
+
     /// The tokens that end an answer.
     pub fn stop_ids(&self, ignore_eos: bool) -> Vec<u32> {
         if ignore_eos {

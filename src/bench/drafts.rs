@@ -146,6 +146,7 @@ impl Bench<'_> {
         let request = GenerateRequest {
             request_id: "bench".to_owned(),
             prompt: prompt.to_vec(),
+            history_tokens: 0,
             max_tokens: self.max_tokens,
             min_tokens: 0,
             stop_ids: self.stop_ids.to_vec(),

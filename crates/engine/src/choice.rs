@@ -71,6 +71,7 @@ mod tests {
         GenerateRequest {
             request_id: "choice".to_owned(),
             prompt: vec![0],
+            history_tokens: 0,
             max_tokens: 8,
             min_tokens: 0,
             stop_ids: Vec::new(),

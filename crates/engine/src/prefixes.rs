@@ -112,14 +112,18 @@ impl Prefixes {
         id: PrefixId,
     ) -> Result<Option<SequenceId>, ModelError> {
         self.clock += 1;
-        let Some(prefix) = self.kept.iter_mut().find(|prefix| prefix.id == id) else {
+        let same = |prefix: &&mut Prefix| prefix.id == id;
+        let Some(prefix) = self.kept.iter_mut().find(same) else {
+            return Ok(None);
+        };
+        prefix.last_used = self.clock;
+        let pages = own_pages(&prefix.tokens);
+        self.give_way(model, pages, Some(id))?;
+        let Some(prefix) = self.kept.iter_mut().find(same) else {
             return Ok(None);
         };
         let sequence = fork(model, prefix.sequence)?;
-        if sequence.is_some() {
-            prefix.last_used = self.clock;
-            prefix.uses += 1;
-        }
+        prefix.uses += usize::from(sequence.is_some());
         Ok(sequence)
     }
 
@@ -149,6 +153,7 @@ impl Prefixes {
         while self.kept.len() >= self.config.slots {
             self.evict(model, |_| true)?;
         }
+        self.make_room(model, own_pages(keep.tokens))?;
         let Some(sequence) = fork(model, keep.sequence)? else {
             return self.count(model);
         };
@@ -168,24 +173,29 @@ impl Prefixes {
         self.count(model)
     }
 
-    /// Lets go of prefixes until `pages` pages are free, as far as that frees any: what `running` sequences hold stays.
+    /// Lets go of prefixes until `pages` pages are free, as far as that frees any: what others hold too is not.
     ///
     /// # Errors
     /// The model is gone.
-    pub fn make_room(
+    pub fn make_room(&mut self, model: &mut Model, pages: usize) -> Result<(), ModelError> {
+        self.give_way(model, pages, None)
+    }
+
+    /// The same, where one of them stays.
+    fn give_way(
         &mut self,
         model: &mut Model,
         pages: usize,
-        running: &[SequenceId],
+        stays: Option<PrefixId>,
     ) -> Result<(), ModelError> {
         if model.cache().free_pages() >= pages {
             return Ok(());
         }
-        let held = held(model, running)?;
+        let (cache, holders) = (model.cache(), self.holders(model)?);
         let mut frees = Vec::new();
-        for kept in &self.kept {
-            let pages = model.cache().pages(kept.sequence)?;
-            if pages.iter().any(|&page| !held[page as usize]) {
+        for kept in self.kept.iter().filter(|kept| Some(kept.id) != stays) {
+            let mut pages = cache.pages(kept.sequence)?.iter();
+            if pages.any(|&page| holders[page as usize] == cache.page_holders(page)) {
                 frees.push(kept.id);
             }
         }
@@ -215,13 +225,26 @@ impl Prefixes {
 
     /// Bytes that the prefixes hold: states, features, and pages, those shared with running sequences among them.
     fn bytes(&self, model: &Model) -> Result<usize, ModelError> {
-        let sequences: Vec<_> = self.kept.iter().map(|kept| kept.sequence).collect();
-        let pages = held(model, &sequences)?;
-        let pages = pages.iter().filter(|held| **held).count();
+        let pages = self
+            .holders(model)?
+            .iter()
+            .filter(|held| **held > 0)
+            .count();
         let features = self.kept.iter().filter_map(|kept| kept.features.as_ref());
         let features: usize = features.map(KeptFeatures::bytes).sum();
         let shape = model.cache().shape();
         Ok(shape.bytes(pages * PAGE_TOKENS, self.kept.len()) + features)
+    }
+
+    /// How many prefixes hold each page.
+    fn holders(&self, model: &Model) -> Result<Vec<usize>, ModelError> {
+        let mut holders = vec![0; model.cache().num_pages()];
+        for kept in &self.kept {
+            for &page in model.cache().pages(kept.sequence)? {
+                holders[page as usize] += 1;
+            }
+        }
+        Ok(holders)
     }
 
     fn count(&self, model: &Model) -> Result<(), ModelError> {
@@ -234,6 +257,11 @@ impl Prefixes {
     }
 }
 
+/// Pages that a fork has of its own: the last, where that is not full.
+fn own_pages(tokens: &[u32]) -> usize {
+    usize::from(!tokens.len().is_multiple_of(PAGE_TOKENS))
+}
+
 /// `None`: there is no page for it.
 fn fork(model: &mut Model, sequence: SequenceId) -> Result<Option<SequenceId>, ModelError> {
     match model.fork_sequence(sequence) {
@@ -244,17 +272,6 @@ fn fork(model: &mut Model, sequence: SequenceId) -> Result<Option<SequenceId>, M
         }
         Err(error) => Err(error),
     }
-}
-
-/// Which pages some sequences hold.
-fn held(model: &Model, sequences: &[SequenceId]) -> Result<Vec<bool>, ModelError> {
-    let mut held = vec![false; model.cache().num_pages()];
-    for sequence in sequences {
-        for &page in model.cache().pages(*sequence)? {
-            held[page as usize] = true;
-        }
-    }
-    Ok(held)
 }
 
 #[cfg(test)]

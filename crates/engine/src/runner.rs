@@ -127,7 +127,7 @@ impl Runner {
 
     fn start(&mut self, waiting: Waiting) {
         let pages = self.pages(&waiting.request);
-        match self.sequence_for(&waiting.request.prompt) {
+        match self.sequence_for(&waiting.request) {
             Ok((id, marks)) => {
                 let new_tokens = new_tokens_limit(&waiting.request, self.context_length);
                 let place = Place { id, pages };

@@ -123,7 +123,7 @@ impl Sequence {
             }
         } else {
             Need::Prefill {
-                tokens: self.prompt_len - self.fed,
+                tokens: self.marks.stop(self.fed, self.prompt_len) - self.fed,
                 position: self.fed,
             }
         }

@@ -82,6 +82,8 @@ async fn converse(number: usize, cold: &Stand, warm: &Stand) {
         let message = 1 + rng.below(40);
         history.extend(rng.text(message));
         let request = GenerateRequest {
+            // The next turn may keep to it or not.
+            history_tokens: rng.below(history.len() + 1) as u32,
             logprobs: true,
             sampling: SamplingParams {
                 temperature: if rng.below(4) == 0 { 0.9 } else { 0.0 },

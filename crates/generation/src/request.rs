@@ -16,6 +16,9 @@ pub struct GenerateRequest {
     pub request_id: String,
     /// Token ids.
     pub prompt: Vec<u32>,
+    /// Leading tokens of the prompt that the next turn of a conversation begins with as well: what comes before the opening of the
+    /// answer. A state is kept there. 0: not known. Changes no token.
+    pub history_tokens: u32,
     /// New tokens at most; the context may end the answer earlier.
     pub max_tokens: u32,
     /// Tokens before which no stop token is chosen.

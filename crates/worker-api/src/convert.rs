@@ -50,6 +50,7 @@ pub(crate) fn request_to_proto(request: GenerateRequest) -> wire::GenerateReques
         logprobs: request.logprobs,
         top_logprobs: request.top_logprobs,
         speculation: request.speculation.map(speculation::config_to_proto),
+        history_tokens: request.history_tokens,
     }
 }
 
@@ -64,6 +65,7 @@ pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequ
     Ok(GenerateRequest {
         request_id: request.request_id,
         prompt: request.prompt,
+        history_tokens: request.history_tokens,
         max_tokens: request.max_tokens,
         min_tokens: request.min_tokens,
         stop_ids: request.stop_ids,
@@ -272,6 +274,7 @@ mod tests {
         let request = GenerateRequest {
             request_id: "r".to_owned(),
             prompt: vec![1, 2],
+            history_tokens: 1,
             max_tokens: 3,
             min_tokens: 1,
             stop_ids: vec![4],

@@ -60,12 +60,18 @@ fn plan<T: Target>(state: &State<T>, body: &[u8]) -> Result<AnswersPlan, RouterE
     let mut kwargs = state.config.template_kwargs.clone();
     kwargs.extend(request.template_kwargs);
     let words: &Words = &state.words;
-    let prompt = words.render(&RenderInput {
+    let mut input = RenderInput {
         messages: request.messages,
         tools: request.tools,
         add_generation_prompt: request.add_generation_prompt,
         kwargs,
-    })?;
+    };
+    let prompt = words.render(&input)?;
+    let ids = words.encode_prompt(&prompt);
+    input.add_generation_prompt = false;
+    // Where a template refuses that, nothing is known of the next turn.
+    let history = words.render(&input).unwrap_or_default();
+    let history_tokens = words.tokens_of_beginning(&ids, &prompt, &history);
     let start = ReasoningStart::of_prompt(&prompt);
     let splits = start == ReasoningStart::Inside || words.tokenizer.token_id("</think>").is_some();
     let answer = AnswerPlan {
@@ -76,7 +82,8 @@ fn plan<T: Target>(state: &State<T>, body: &[u8]) -> Result<AnswersPlan, RouterE
         logprobs: request.top_logprobs.is_some(),
     };
     Ok(AnswersPlan {
-        prompts: vec![(words.encode_prompt(&prompt), answer)],
+        prompts: vec![(ids, answer)],
+        history_tokens,
         options: request.options,
         top_logprobs: request.top_logprobs,
     })

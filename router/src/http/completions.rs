@@ -83,6 +83,7 @@ fn plan<T: Target>(
     }
     let plan = AnswersPlan {
         prompts,
+        history_tokens: 0,
         options: request.options,
         top_logprobs: request.top_logprobs,
     };

@@ -80,6 +80,17 @@ fn a_whole_answer_has_reasoning_content_usage_and_timings() {
     assert_eq!(asked.max_tokens, 64);
     let text = TOKENIZER.decode(&asked.prompt, true);
     assert!(text.ends_with("<|im_start|>assistant\n<think>\n"), "{text}");
+    // What the next turn has of it.
+    let (history, opening) = asked.prompt.split_at(asked.history_tokens as usize);
+    let text = TOKENIZER.decode(opening, true);
+    assert_eq!(text, "<|im_start|>assistant\n<think>\n");
+    let next = json!([
+        hello()["messages"][0],
+        { "role": "assistant", "content": "hello" },
+        { "role": "user", "content": "more" },
+    ]);
+    server.post(CHAT, &with(hello(), json!({ "messages": next })));
+    assert!(script.asked()[1].prompt.starts_with(history));
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! Where the state of a prompt is kept. Pure: positions in, a yes or no out.
 //!
 //! Recurrent states cannot be cut back, so a request can go on only where a state was kept. Each costs memory, so that few must
-//! do: nobody says where messages end, but where prompts part shows what they have in common, and a conversation goes on near
-//! the end of its prompts. All stand at the end of a step and of a page: no step is made for them, and no page is copied.
+//! do. A conversation goes on where the history in its prompt ends, which the router says: templates put an opening behind it that
+//! the next turn may not have. The prompt's last piece begins there. Where prompts part shows what else they have in common, so
+//! nobody has to say where other messages end. Those states, and that near the end where nothing was said, stand at the end of a
+//! step and of a page: no step is made for them, and no page is copied.
 
 use models::PAGE_TOKENS;
 
 use crate::prefixes::PrefixId;
 
-/// Tokens at the end of a prompt that the next turn may not have: what templates put before an answer, such as the beginning of a
-/// thought that is not part of the history.
+/// Tokens at the end of a prompt that the next turn may not have, where nothing is said of it.
 const ANSWER_PREFIX_TOKENS: usize = 16;
 /// Tokens between states that are kept for prompts that part somewhere else for the first time.
 const STRIDE_TOKENS: usize = 1024;
@@ -31,18 +32,36 @@ pub(crate) struct Marks {
     pub origin: Option<PrefixId>,
     /// Leading tokens of the prompt that were known when it came, with a state there or not.
     pub common: usize,
+    /// Leading tokens of the prompt that the next turn begins with as well; 0: not known.
+    pub history: usize,
     /// Where the latest state stands.
     pub last: usize,
 }
 
 impl Marks {
+    /// Where the next piece of a prompt has to end, if its first `fed` tokens are computed.
+    pub fn stop(&self, fed: usize, prompt_tokens: usize) -> usize {
+        if (fed + 1..prompt_tokens).contains(&self.history) {
+            self.history
+        } else {
+            prompt_tokens
+        }
+    }
+
     /// Whether to keep the state after the first `fed` tokens of a prompt, where steps have `step_tokens` tokens at most.
     pub fn worth(&self, fed: usize, prompt_tokens: usize, step_tokens: usize) -> Option<Worth> {
-        if fed >= prompt_tokens || fed <= self.last || !fed.is_multiple_of(PAGE_TOKENS) {
+        if fed >= prompt_tokens || fed <= self.last {
+            return None;
+        }
+        if fed == self.history {
+            return Some(Worth::Own);
+        }
+        if !fed.is_multiple_of(PAGE_TOKENS) {
             return None;
         }
         let step_tokens = step_tokens.max(PAGE_TOKENS);
-        let may_end_next = prompt_tokens - fed < step_tokens + ANSWER_PREFIX_TOKENS;
+        let end = prompt_tokens - fed;
+        let may_end_next = self.history == 0 && end < step_tokens + ANSWER_PREFIX_TOKENS;
         let parts_next = (fed..fed + step_tokens).contains(&self.common);
         if may_end_next || parts_next {
             Some(Worth::Own)
@@ -91,7 +110,16 @@ mod tests {
             ..cold
         };
         assert_eq!(kept(resumed, 1100, 128), [(1024, Own)]);
-        // Steps that end within a page leave no state there.
+        // Steps that end within a page leave no state there, but where the next turn is known to go on.
         assert_eq!(kept(cold, 200, 48), [(192, Own)]);
+        let told = Marks {
+            history: 96,
+            ..cold
+        };
+        assert_eq!(kept(told, 200, 48), [(96, Own)]);
+        let stops = [0, 95, 96, 150].map(|fed| told.stop(fed, 200));
+        assert_eq!(stops, [96, 96, 200, 200]);
+        // What is no part of the prompt is not known.
+        assert_eq!((told.stop(0, 96), cold.stop(0, 200)), (96, 200));
     }
 }

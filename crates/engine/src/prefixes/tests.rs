@@ -181,17 +181,17 @@ fn prefixes_give_way_to_running_sequences_as_far_as_that_frees_pages() {
     stand.keep(&[6; 65], None, Worth::Own).unwrap();
     stand.keep(&[7; 65], None, Worth::Own).unwrap();
     let running = stand.prefixes.resume(&mut stand.model, shared).unwrap();
-    let running = [running.unwrap()];
+    assert!(running.is_some());
     let free = stand.model.cache().free_pages();
     assert_eq!(free, all - 5);
     let Stand {
         model, prefixes, ..
     } = &mut stand;
-    prefixes.make_room(model, free, &running).unwrap();
+    prefixes.make_room(model, free).unwrap();
     assert_eq!(prefixes.kept.len(), 3);
-    prefixes.make_room(model, free + 1, &running).unwrap();
+    prefixes.make_room(model, free + 1).unwrap();
     assert_eq!(model.cache().free_pages(), free + 2);
-    prefixes.make_room(model, all, &running).unwrap();
+    prefixes.make_room(model, all).unwrap();
     assert_eq!(model.cache().free_pages(), all - 1);
     // Without it no page would be free.
     assert!(stand.has(&[5; 64]));

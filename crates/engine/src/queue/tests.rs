@@ -7,6 +7,7 @@ fn waiting(name: &str) -> (Waiting, GenerateStream) {
     let request = GenerateRequest {
         request_id: name.to_owned(),
         prompt: vec![1],
+        history_tokens: 0,
         max_tokens: 1,
         min_tokens: 0,
         stop_ids: Vec::new(),

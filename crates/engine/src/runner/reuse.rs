@@ -1,5 +1,6 @@
 //! The runner's part in the reuse of prefixes: requests go on from them, steps have room beside them, states become them.
 
+use generation::GenerateRequest;
 use models::{Model, ModelError, SequenceId};
 
 use crate::prefixes::{Keep, Marks, Prefixes, Worth};
@@ -9,30 +10,34 @@ use crate::sequence::{Ending, Sequence};
 use crate::speculation::{Drafting, Speculator};
 
 impl Runner {
-    /// A sequence for a prompt: one that goes on from the longest prefix there is, or an empty one.
+    /// A sequence for a request: one that goes on from the longest prefix there is, or an empty one.
     pub(super) fn sequence_for(
         &mut self,
-        prompt: &[u32],
+        request: &GenerateRequest,
     ) -> Result<(SequenceId, Marks), ModelError> {
-        let found = self.prefixes.find(prompt);
+        if !self.prefixes.is_on() {
+            return Ok((self.model.create_sequence()?, Marks::default()));
+        }
+        let found = self.prefixes.find(&request.prompt);
         let mut marks = Marks {
             common: found.common,
+            history: request.history_tokens as usize,
             ..Marks::default()
         };
-        if let Some((prefix, len)) = found.prefix {
-            // The last page, which is copied.
-            self.make_room(1)?;
-            if let Some(id) = self.prefixes.resume(&mut self.model, prefix)? {
-                marks.origin = Some(prefix);
-                marks.last = len;
-                self.shared.counters.prefix_cache.update(|stats| {
-                    stats.hits += 1;
-                    stats.reused_tokens += len as u64;
-                });
-                return Ok((id, marks));
-            }
-        }
-        Ok((self.model.create_sequence()?, marks))
+        let resumed = match found.prefix {
+            Some((prefix, _)) => self.prefixes.resume(&mut self.model, prefix)?,
+            None => None,
+        };
+        let (Some(id), Some((prefix, len))) = (resumed, found.prefix) else {
+            return Ok((self.model.create_sequence()?, marks));
+        };
+        marks.origin = Some(prefix);
+        marks.last = len;
+        self.shared.counters.prefix_cache.update(|stats| {
+            stats.hits += 1;
+            stats.reused_tokens += len as u64;
+        });
+        Ok((id, marks))
     }
 
     /// Has a sequence's draft begin with the features of the prefix that it went on from.
@@ -56,12 +61,7 @@ impl Runner {
                 pages += cache.pages_for(sequence.tokens().len() + share.rows);
             }
         }
-        self.make_room(pages)
-    }
-
-    fn make_room(&mut self, pages: usize) -> Result<(), ModelError> {
-        let running: Vec<_> = self.running.iter().map(|s| s.place.id).collect();
-        self.prefixes.make_room(&mut self.model, pages, &running)
+        self.prefixes.make_room(&mut self.model, pages)
     }
 
     /// Keeps the states of prompts that the step brought to a place where that pays.
@@ -92,11 +92,8 @@ impl Runner {
         if !self.prefixes.is_on() || has_failed || !is_new || self.gone.is_some() {
             return;
         }
-        let kept = self.make_room(1).and_then(|()| {
-            let (prefixes, model) = (&mut self.prefixes, &mut self.model);
-            keep(prefixes, model, &self.speculator, sequence, Worth::Own)
-        });
-        if let Err(error) = kept {
+        let (prefixes, model) = (&mut self.prefixes, &mut self.model);
+        if let Err(error) = keep(prefixes, model, &self.speculator, sequence, Worth::Own) {
             tracing::error!(%error, "the state of an answer could not be kept");
             note_gone(&mut self.gone, &error);
         }

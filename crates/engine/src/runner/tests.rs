@@ -46,6 +46,7 @@ fn push(runner: &Runner, prompt_tokens: u32) -> GenerateStream {
     let request = GenerateRequest {
         request_id: prompt_tokens.to_string(),
         prompt: (300..300 + prompt_tokens).collect(),
+        history_tokens: 0,
         max_tokens: 3,
         min_tokens: 0,
         stop_ids: Vec::new(),

@@ -175,6 +175,7 @@ pub fn request(prompt: &[u32], max_tokens: u32) -> GenerateRequest {
     GenerateRequest {
         request_id: format!("{} + {max_tokens}", prompt.len()),
         prompt: prompt.to_vec(),
+        history_tokens: 0,
         max_tokens,
         min_tokens: 0,
         stop_ids: Vec::new(),

@@ -57,7 +57,7 @@ pub struct Config {
     /// recurrent states of so many. No answer depends on it.
     pub prefix_cache_slots: usize,
     /// MiB that prefixes take at most, of a split target for its last layers: recurrent states, which are set aside at the start,
-    /// what a draft has to see, and pages of keys and values, which give way when running sequences need them.
+    /// and what a draft has to see. Keys and values lie in pages that running sequences leave, and give way to them.
     pub prefix_cache_mib: usize,
     /// How drafts are used where there is one, `off`, `chain`, `tree` or `auto`. No answer depends on it.
     pub speculation: String,

@@ -31,7 +31,7 @@ pub struct EngineConfig {
 pub struct PrefixCacheConfig {
     /// Prefixes at most; the model has recurrent states for so many sequences more. 0: none.
     pub slots: usize,
-    /// Bytes at most: recurrent states, what a draft has to see, and pages, which sequences share with those that run.
+    /// Bytes at most, of recurrent states and of what a draft has to see. Pages are those that running sequences leave.
     pub max_bytes: usize,
 }
 

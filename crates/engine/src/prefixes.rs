@@ -155,7 +155,8 @@ impl Prefixes {
         }
         self.make_room(model, own_pages(keep.tokens))?;
         let Some(sequence) = fork(model, keep.sequence)? else {
-            return self.count(model);
+            self.count(model);
+            return Ok(());
         };
         self.clock += 1;
         self.kept.push(Prefix {
@@ -167,10 +168,11 @@ impl Prefixes {
             uses: 0,
             worth: keep.worth,
         });
-        while self.bytes(model)? > self.config.max_bytes {
+        while self.bytes(model) > self.config.max_bytes {
             self.evict(model, |_| true)?;
         }
-        self.count(model)
+        self.count(model);
+        Ok(())
     }
 
     /// Lets go of prefixes until `pages` pages are free, as far as that frees any: what others hold too is not.
@@ -201,7 +203,8 @@ impl Prefixes {
         }
         let may_go = |prefix: &Prefix| frees.contains(&prefix.id);
         while model.cache().free_pages() < pages && self.evict(model, may_go)? {}
-        self.count(model)
+        self.count(model);
+        Ok(())
     }
 
     /// Lets go of the prefix that is missed least: one that only led to a longer one, then the one not used for longest.
@@ -223,17 +226,11 @@ impl Prefixes {
         Ok(true)
     }
 
-    /// Bytes that the prefixes hold: states, features, and pages, those shared with running sequences among them.
-    fn bytes(&self, model: &Model) -> Result<usize, ModelError> {
-        let pages = self
-            .holders(model)?
-            .iter()
-            .filter(|held| **held > 0)
-            .count();
+    /// Bytes that the prefixes hold: states and features. Their pages would be free otherwise, and are when they are needed.
+    fn bytes(&self, model: &Model) -> usize {
+        let states = model.cache().shape().bytes(0, self.kept.len());
         let features = self.kept.iter().filter_map(|kept| kept.features.as_ref());
-        let features: usize = features.map(KeptFeatures::bytes).sum();
-        let shape = model.cache().shape();
-        Ok(shape.bytes(pages * PAGE_TOKENS, self.kept.len()) + features)
+        states + features.map(KeptFeatures::bytes).sum::<usize>()
     }
 
     /// How many prefixes hold each page.
@@ -247,13 +244,12 @@ impl Prefixes {
         Ok(holders)
     }
 
-    fn count(&self, model: &Model) -> Result<(), ModelError> {
-        let bytes = self.bytes(model)?;
+    fn count(&self, model: &Model) {
+        let bytes = self.bytes(model);
         self.shared.counters.prefix_cache.update(|stats| {
             stats.prefixes = self.kept.len() as u64;
             stats.bytes = bytes as u64;
         });
-        Ok(())
     }
 }
 

@@ -53,6 +53,6 @@ pub struct PrefixCacheStats {
     pub evictions: u64,
     /// Prefixes that are kept now.
     pub prefixes: u64,
-    /// Bytes that they hold now.
+    /// Bytes that they hold now beside pages, which would be free otherwise.
     pub bytes: u64,
 }

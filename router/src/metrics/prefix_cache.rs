@@ -19,7 +19,7 @@ const SERIES: [(&str, &str); 5] = [
     ("tandem_prefix_cache_prefixes", "Prefixes kept now"),
     (
         "tandem_prefix_cache_bytes",
-        "Bytes that they hold now, pages that sequences share with them included",
+        "Bytes that they hold now beside pages, which would be free otherwise",
     ),
 ];
 

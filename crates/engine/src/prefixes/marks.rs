@@ -12,6 +12,8 @@ use crate::prefixes::PrefixId;
 
 /// Tokens at the end of a prompt that the next turn may not have, where nothing is said of it.
 const ANSWER_PREFIX_TOKENS: usize = 16;
+/// Tokens that are rather computed again than a state kept for them, with a step of its own.
+const TOKENS_OF_A_STEP: usize = 32;
 /// Tokens between states that are kept for prompts that part somewhere else for the first time.
 const STRIDE_TOKENS: usize = 1024;
 
@@ -41,11 +43,15 @@ pub(crate) struct Marks {
 impl Marks {
     /// Where the next piece of a prompt has to end, if its first `fed` tokens are computed.
     pub fn stop(&self, fed: usize, prompt_tokens: usize) -> usize {
-        if (fed + 1..prompt_tokens).contains(&self.history) {
+        if self.is_worth_a_step() && (fed + 1..prompt_tokens).contains(&self.history) {
             self.history
         } else {
             prompt_tokens
         }
+    }
+
+    fn is_worth_a_step(&self) -> bool {
+        self.history >= self.last + TOKENS_OF_A_STEP
     }
 
     /// Whether to keep the state after the first `fed` tokens of a prompt, where steps have `step_tokens` tokens at most.
@@ -53,7 +59,7 @@ impl Marks {
         if fed >= prompt_tokens || fed <= self.last {
             return None;
         }
-        if fed == self.history {
+        if fed == self.history && self.is_worth_a_step() {
             return Some(Worth::Own);
         }
         if !fed.is_multiple_of(PAGE_TOKENS) {
@@ -119,7 +125,9 @@ mod tests {
         assert_eq!(kept(told, 200, 48), [(96, Own)]);
         let stops = [0, 95, 96, 150].map(|fed| told.stop(fed, 200));
         assert_eq!(stops, [96, 96, 200, 200]);
-        // What is no part of the prompt is not known.
+        // What is no part of the prompt is not known, and a few tokens more are not worth it.
         assert_eq!((told.stop(0, 96), cold.stop(0, 200)), (96, 200));
+        let near = Marks { last: 70, ..told };
+        assert_eq!((near.stop(70, 200), near.worth(96, 200, 48)), (200, None));
     }
 }

@@ -151,26 +151,31 @@ fn prefixes_stay_within_their_bytes_and_share_pages() {
     let shape = stand.model.cache().shape().clone();
     let prompt: Vec<u32> = (0..150).collect();
     let bytes = |stand: &Stand| stand.shared.counters.prefix_cache.get().bytes as usize;
+    let all = stand.model.cache().num_pages();
+    let pages = |stand: &Stand| all - stand.model.cache().free_pages();
     let first = stand.keep(&prompt[..64], None, Worth::Own);
-    assert_eq!(bytes(&stand), shape.bytes(64, 1));
     let second = stand.keep(&prompt[..128], first, Worth::Own);
-    assert_eq!(bytes(&stand), shape.bytes(128, 2));
-    // The page that is not full is there twice.
+    assert_eq!((bytes(&stand), pages(&stand)), (shape.bytes(0, 2), 2));
+    // The page that is not full is each one's own.
     let third = stand.keep(&prompt[..130], second, Worth::Own);
-    assert_eq!(bytes(&stand), shape.bytes(130, 3));
+    assert_eq!((bytes(&stand), pages(&stand)), (shape.bytes(0, 3), 3));
     stand.keep(&prompt[..140], third, Worth::Own);
-    assert_eq!(bytes(&stand), shape.bytes(64 * 4, 3));
+    assert_eq!((bytes(&stand), pages(&stand)), (shape.bytes(0, 3), 4));
 
     let mut stand = Stand::new(PrefixCacheConfig {
-        max_bytes: shape.bytes(130, 1),
+        max_bytes: shape.bytes(0, 2) - 1,
         ..UNBOUNDED
     });
     stand.keep(&prompt[..130], None, Worth::Own);
     stand.keep(&[7; 65], None, Worth::Own);
     assert!(!stand.has(&prompt[..130]) && stand.has(&[7; 65]));
     // What is too large by itself is not kept.
-    stand.keep(&[8; 200], None, Worth::Own);
-    assert_eq!(bytes(&stand), 0);
+    let mut stand = Stand::new(PrefixCacheConfig {
+        max_bytes: shape.bytes(0, 1) - 1,
+        ..UNBOUNDED
+    });
+    stand.keep(&[8], None, Worth::Own);
+    assert_eq!((bytes(&stand), pages(&stand)), (0, 0));
 }
 
 #[test]

@@ -58,7 +58,8 @@ constexpr u32 LANES = 32;
 #if ON_CUDA
 // A kernel may start before the one before it has ended (sm_90 on), and lets the next one start likewise, when all of its
 // thread blocks have called `let_next_start` or ended. Nothing that another kernel of a step writes may be read, and nothing
-// written, before `wait_for_inputs`. Each kernel must call it.
+// written, before `wait_for_inputs`. Each kernel must call it. The first one after a copy starts when that has ended, so that all
+// find the tables of their step.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 DEVICE void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

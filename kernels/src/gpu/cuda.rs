@@ -40,6 +40,9 @@ pub(crate) struct Cuda {
     fault: OnceLock<String>,
     budget: Budget,
     is_recording: AtomicBool,
+    /// Whether the last thing in the stream is a kernel: only then may the next one begin before it has ended. Kernels read
+    /// tables before they wait for anything, and those come by copies.
+    follows_kernel: AtomicBool,
     state: Mutex<State>,
     // After the rest, which lives in it.
     context: Context,
@@ -94,6 +97,7 @@ impl Cuda {
             fault: OnceLock::new(),
             budget: Budget::default(),
             is_recording: AtomicBool::new(false),
+            follows_kernel: AtomicBool::new(false),
             state,
             context,
         })
@@ -101,6 +105,11 @@ impl Cuda {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something else than a kernel goes to the stream.
+    fn put_no_kernel(&self) {
+        self.follows_kernel.store(false, Ordering::Relaxed);
     }
 
     fn is_recording(&self) -> bool {
@@ -213,6 +222,7 @@ impl Driver for Cuda {
         if bytes == 0 || !self.is_usable() {
             return;
         }
+        self.put_no_kernel();
         let mut state = self.state();
         if state.is_pinned(from, bytes) {
             // SAFETY: the caller's word.
@@ -250,6 +260,7 @@ impl Driver for Cuda {
 
     unsafe fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) {
         if bytes > 0 && self.is_usable() {
+            self.put_no_kernel();
             // SAFETY: the caller's word.
             let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to.0, from.0, bytes, self.stream) };
             self.check("cuMemcpyDtoDAsync", result);
@@ -258,6 +269,7 @@ impl Driver for Cuda {
 
     unsafe fn zero(&self, at: DevicePtr, bytes: usize) {
         if bytes > 0 && self.is_usable() {
+            self.put_no_kernel();
             // SAFETY: the caller's word.
             let result = unsafe { sys::cuMemsetD8Async(at.0, 0, bytes, self.stream) };
             self.check("cuMemsetD8Async", result);
@@ -349,6 +361,7 @@ impl Driver for Cuda {
         if !self.is_usable() {
             return;
         }
+        let overlaps = self.overlaps_kernels && self.follows_kernel.swap(true, Ordering::Relaxed);
         let [x, y, z] = launch.grid;
         let mut params = [args.cast_mut()];
         // Kernels wait for what they read themselves: `wait_for_inputs` of gpu/arch.h.
@@ -369,7 +382,7 @@ impl Driver for Cuda {
             sharedMemBytes: launch.shared_bytes,
             hStream: self.stream,
             attrs: &mut overlap,
-            numAttrs: u32::from(self.overlaps_kernels),
+            numAttrs: u32::from(overlaps),
         };
         // SAFETY: the caller's word; the driver copies the struct before it returns.
         let result = unsafe {
@@ -395,6 +408,7 @@ impl Driver for Cuda {
         if !self.is_usable() {
             return false;
         }
+        self.put_no_kernel();
         // Relaxed: a module that is loaded or memory that is allocated meanwhile is nothing to record.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: a stream of ours.
@@ -449,6 +463,7 @@ impl Driver for Cuda {
 
     unsafe fn launch_graph(&self, graph: Graph) {
         if self.is_usable() {
+            self.put_no_kernel();
             // SAFETY: the caller's word.
             let result = unsafe { sys::cuGraphLaunch(graph.0 as sys::CUgraphExec, self.stream) };
             self.check("cuGraphLaunch", result);

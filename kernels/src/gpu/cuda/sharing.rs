@@ -150,6 +150,7 @@ impl Sharing for Cuda {
             return unsafe { self.copy(to, from, bytes) };
         };
         if bytes > 0 && self.is_usable() {
+            self.put_no_kernel();
             // SAFETY: the caller's word. The driver goes through host memory where there is no other way.
             let result = unsafe {
                 sys::cuMemcpyPeerAsync(

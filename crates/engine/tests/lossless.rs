@@ -287,12 +287,17 @@ struct Measured {
 }
 
 impl Pair {
-    /// `key`: what the reference calls the way.
-    async fn measured(&self, sort: &str, mode: SpeculationMode, key: &str) -> Measured {
+    /// Over `count` prompts at most. `key`: what the reference calls the way.
+    async fn measured(
+        &self,
+        (sort, count): (&str, usize),
+        mode: SpeculationMode,
+        key: &str,
+    ) -> Measured {
         let golden = acceptance();
         let of_sort = |prompt: &&Value| prompt["sort"] == sort;
         let prompts = golden["prompts"].as_array().unwrap().iter();
-        let prompts: Vec<&Value> = prompts.filter(of_sort).collect();
+        let prompts: Vec<&Value> = prompts.filter(of_sort).take(count).collect();
         // As long as the reference's answers, which end where its text ends.
         let texts: Vec<Vec<u32>> = prompts.iter().map(|p| ids(&p["output_ids"])).collect();
         let requests: Vec<GenerateRequest> = prompts
@@ -309,9 +314,13 @@ impl Pair {
         let is_same = |(answer, text): &(&Vec<Token>, &Vec<u32>)| {
             answer.iter().map(|token| token.id).eq(text.iter().copied())
         };
+        let reference_tokens: usize = texts.iter().map(|text| text.len() - 1).sum();
+        let reference_rounds: u64 = (prompts.iter())
+            .map(|p| p["rounds"][key].as_u64().unwrap())
+            .sum();
         let measured = Measured {
             tokens_per_round: tokens as f64 / rounds as f64,
-            reference: golden["tokens_per_round"][sort][key].as_f64().unwrap(),
+            reference: reference_tokens as f64 / reference_rounds as f64,
             same: answers.iter().zip(&texts).filter(is_same).count(),
             answers: answers.len(),
         };
@@ -334,7 +343,7 @@ async fn the_expanded_demo_pair_accepts_what_the_reference_accepts() {
     let folder = tempfile::tempdir().unwrap();
     let pair = Pair::demo().expanded(folder.path());
     for (mode, key) in WAYS {
-        let measured = pair.measured("functions", mode, key).await;
+        let measured = pair.measured(("functions", 8), mode, key).await;
         assert_eq!(measured.same, measured.answers, "{key}");
         let share = measured.tokens_per_round / measured.reference;
         assert!((share - 1.0).abs() < 0.01, "{key}: {share}");
@@ -348,7 +357,7 @@ async fn the_demo_pair_accepts_as_many_tokens_as_the_reference_measured() {
     for (mode, key) in WAYS {
         let (mut got, mut expected) = (0.0, 0.0);
         for sort in ["functions", "files", "chat"] {
-            let measured = Pair::demo().measured(sort, mode, key).await;
+            let measured = Pair::demo().measured((sort, usize::MAX), mode, key).await;
             got += measured.tokens_per_round;
             expected += measured.reference;
         }

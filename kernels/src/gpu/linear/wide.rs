@@ -29,7 +29,7 @@ const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
 const FED_TILES: [(usize, usize); 6] = [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
 const MAX_FED_TILES: [usize; 2] = [8, 4];
 /// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors. Of those in between, with the matrices of a
-/// 27B and 16 to 32 rows on an H200, 5 and 7 were no faster than 6, and 9 were slower than 10.
+/// 27B and 16 to 32 rows on an H200, 5 and 7 were as fast as 6 (within 2 %) or slower, and 9 slower than 10.
 const FED_ROW_WARPS: [usize; 10] = [4, 6, 8, 10, 11, 12, 14, 16, 18, 20];
 /// Of those that multiply together, and between which registers go.
 const GROUP_WARPS: usize = 4;

@@ -107,8 +107,9 @@ template <u32 PLACES> struct Ring {
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
             ::"r"(shared_place(to)), "l"(from), "r"(bytes), "r"(place(stage)) : "memory");
     }
-    // The warp has read the stage.
+    // The warp has read the stage. Copies are of another proxy: without its fence they may overtake reads that were begun before.
     DEVICE_MEMBER void release() {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         sync_warp();
         if (thread_index() % LANES == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(PLACES + slot)) : "memory");
     }

@@ -1,13 +1,13 @@
-// y[n, r] = sum over k of W[r, k] x[n, k], for matrices of every type and up to 8 rows of x; matmul_wide.cu is for more.
+// y[n, r] = sum over k of W[r, k] x[n, k], for matrices of every type and some rows of x; matmul_wide.cu is for more.
 //
-// A warp multiplies a piece: 16 rows of W by one slice of the inputs or two, with 8 rows of x (columns here); products.h has the
-// order of additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
+// A warp multiplies a piece: 16 rows of W by one slice of the inputs or two, with 8 COLUMN_TILES rows of x (columns here); products.h
+// has the order of additions. Thread blocks are as many as run at a time. Each takes as many bytes of W as the others, but for 16 whole rows, and
 // its warps take its pieces in turn. Weights come through a ring in shared memory that each warp has for itself: nobody waits for
 // another until sums of pieces meet. Rings fill as soon as there is room for the block, be it that several kernels before this one have
 // not ended: so memory is busy all the time.
 // GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
 // every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
-// SLICES_OF_PIECE: 1 or 2.
+// SLICES_OF_PIECE: 1 or 2. Columns are read from L1, where warps find what others have read for rows beside theirs.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GATED 0
@@ -16,8 +16,8 @@
 #define STAGES 4
 #define RESIDENT 1
 #define SLICES_OF_PIECE 2
-#endif
 #define COLUMN_TILES 1
+#endif
 #define KEPT (ONE_ROW ? 1 : 8)
 #include "activate.h"
 #include "products.h"
@@ -25,8 +25,8 @@
 constexpr u32 THREADS = WARPS * LANES;
 // Of 16 rows of a matrix, and of all matrices whose rows belong together.
 constexpr u32 OF_MATRIX = SLICES / SLICES_OF_PIECE, PIECES = (GATED ? 2 : 1) * OF_MATRIX;
-// Sums of a piece: by row, or [4][lane].
-constexpr u32 SLOT = ONE_ROW ? TILE_ROWS : 4 * LANES;
+// Sums of a piece: by row, or [column tile][4][lane].
+constexpr u32 SLOT = ONE_ROW ? TILE_ROWS : COLUMN_TILES * 4 * LANES;
 
 struct MatmulArgs {
     // Their blocks are 16 rows.
@@ -142,10 +142,12 @@ DEVICE void put_sums(float* slot, const Sums& sums, bool is_first) {
     u32 lane = lane_index();
     if (ONE_ROW && lane % 4 != 0) return;
 #pragma unroll
-    for (u32 i = 0; i < 4; i += NEXT_SUM) {
-        float* to = ONE_ROW ? slot + lane / 4 + 4 * i : slot + i * LANES + lane;
-        *to = is_first ? sums[0][i] : *to + sums[0][i];
-    }
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i += NEXT_SUM) {
+            float* to = ONE_ROW ? slot + lane / 4 + 4 * i : slot + (4 * ct + i) * LANES + lane;
+            *to = is_first ? sums[ct][i] : *to + sums[ct][i];
+        }
 }
 
 // A warp's ring, and the activations.
@@ -158,7 +160,7 @@ struct Ring {
     template <u32 T>
     static DEVICE_MEMBER void of(const MatmulArgs& args, const Piece& piece, Ring& ring, Feed& feed, float* slot) {
         Columns columns;
-        columns.stride = 0;
+        columns.stride = (u64)((args.cols + tile_cols(T) - 1) / tile_cols(T)) * form_bytes(T);
         columns.count = args.num_rows;
         columns.at = form_of<T>(ring.x) + (u64)piece.from * form_bytes(T);
 #pragma unroll 1
@@ -249,14 +251,14 @@ DEVICE Activations forms_at(u8* at, u32 cols) {
 
 // The outputs of 16 rows `first..first + count`, whose sums are all there.
 DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count) {
-    constexpr u32 OUTPUTS = TILE_ROWS * KEPT;
+    constexpr u32 OUTPUTS = TILE_ROWS * KEPT * COLUMN_TILES;
     for (u32 at = thread_index(); at < count * OUTPUTS; at += THREADS) {
         u32 sixteen = first + at / OUTPUTS, r = at % TILE_ROWS, c = at % OUTPUTS / TILE_ROWS, j = 0;
         while (j + 1 < args.num_jobs && sixteen >= args.jobs[j + 1].first_block) j++;
         const Job& job = args.jobs[j];
         u32 row = (sixteen - job.first_block) * TILE_ROWS + r;
         if (row >= job.rows || c >= args.num_rows) continue;
-        u32 place = ONE_ROW ? r : (r / 8 * 2 + c % 2) * LANES + 4 * (r % 8) + c / 2;
+        u32 place = ONE_ROW ? r : (c / COLUMNS * 4 + r / 8 * 2 + c % 2) * LANES + 4 * (r % 8) + c % COLUMNS / 2;
         const float* part = slots + at / OUTPUTS * PIECES * SLOT + place;
         float sums[2];
 #pragma unroll

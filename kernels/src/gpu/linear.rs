@@ -211,7 +211,7 @@ impl GpuDevice {
                 args.eps = norm.eps;
             }
         } else {
-            args.x = self.activate(rows, COLUMNS, cols, types, false)?;
+            args.x = self.activate(rows, shape.columns(), cols, types, false)?;
         }
         args.num_rows = rows.num_rows as u32;
         args.accumulate = u32::from(rows.accumulate);

@@ -5,7 +5,7 @@ use std::fmt;
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
-use crate::gpu::linear::work::{Activations, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
+use crate::gpu::linear::work::{Activations, COLUMNS, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
 /// Tiles of a warp's ring.
@@ -14,6 +14,10 @@ const STAGES: [usize; 6] = [8, 6, 4, 3, 2, 1];
 const RESERVED_BYTES: usize = 2304;
 /// For sums that wait for each other, those of one row and of several.
 const SUMS_BYTES: [usize; 2] = [16 << 10, 8 << 10];
+/// Column tiles, at most, and shared memory from which on more than one pay: measured on an H200, where the rows of two stay in L1
+/// beside rings and those of three do not.
+const MOST_COLUMN_TILES: usize = 2;
+const LARGE_SHARED_BYTES: usize = 160 << 10;
 /// Types whose products need more registers, so that there are fewer warps.
 const HEAVY_WARPS: usize = 16;
 pub(super) const HEAVY: [DType; 3] = [DType::F32, DType::F16, DType::Q2K];
@@ -53,6 +57,8 @@ struct Choice {
     slices: usize,
     /// Of a single row's rings, those that fill before it is there.
     early_stages: usize,
+    /// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third of it at most.
+    l1_bytes: usize,
 }
 
 /// For a row alone: nearly all shared memory is rings, which fill while the launches before run.
@@ -63,6 +69,7 @@ const USUAL: Choice = Choice {
     row_inside: true,
     slices: 2,
     early_stages: 2,
+    l1_bytes: 36 << 10,
 };
 
 /// For a row alone and a matrix of which a multiprocessor's share is as much as half of its shared memory holds: two launches at a time,
@@ -75,19 +82,15 @@ const SMALL: Choice = Choice {
 /// Bytes of a multiprocessor's share up to which a matrix is small.
 const SMALL_BYTES: usize = 140 << 10;
 
-/// For some rows, which are read from L1, and large matrices.
+/// For some rows, which are read from L1.
 const SEVERAL: Choice = Choice {
     warps: 8,
     per_multiprocessor: 2,
     resident: 2,
     row_inside: false,
-    slices: 2,
-    early_stages: 2,
+    l1_bytes: 72 << 10,
+    ..USUAL
 };
-/// Sixteens of rows for each multiprocessor from which on matrices are large: fewer are too few pieces for two blocks.
-const LARGE: usize = 4;
-/// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third at most.
-const L1_BYTES: usize = 36 << 10;
 
 /// Inputs of a row of which a block adds up squares, whatever its number of warps: see `SQUARES` of gpu/activate.h.
 const MOST_COLS_INSIDE: usize = 256 * 256;
@@ -96,6 +99,8 @@ const MOST_COLS_INSIDE: usize = 256 * 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gpu) struct Narrow {
     choice: Choice,
+    /// Eights of rows of the batch.
+    column_tiles: usize,
     matrices: usize,
     stages: usize,
     /// Sixteens of rows whose sums wait for each other at a time.
@@ -114,17 +119,31 @@ impl fmt::Display for Narrow {
             row_inside,
             slices,
             early_stages,
+            l1_bytes,
         } = self.choice;
         let stages = self.stages;
         let row = if row_inside { "inside" } else { "before" };
         write!(
             f,
-            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {early_stages} early, row {row}, {slices} slices"
+            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {early_stages} early, row {row}, {slices} slices, {} tiles, {} KiB of L1",
+            self.column_tiles,
+            l1_bytes >> 10,
         )
     }
 }
 
 impl Narrow {
+    /// Whether the rows are few enough.
+    pub(super) fn takes(work: &Work<'_>, facts: &DeviceFacts) -> bool {
+        let is_large = facts.shared_bytes_per_block as usize >= LARGE_SHARED_BYTES;
+        let column_tiles = if is_large {
+            most_column_tiles(work.types)
+        } else {
+            1
+        };
+        work.num_rows <= column_tiles * COLUMNS
+    }
+
     /// The usual one, or what of it there is room for on the device.
     pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
         let with = |warps, row_inside| Choice {
@@ -140,10 +159,8 @@ impl Narrow {
             [SMALL, USUAL, with(8, true)]
         } else if work.num_rows == 1 {
             [USUAL, with(16, true), with(8, true)]
-        } else if sixteens >= LARGE * multiprocessors {
-            [SEVERAL, with(16, false), with(12, false)]
         } else {
-            [with(16, false), with(12, false), SEVERAL]
+            [SEVERAL, with(16, false), with(12, false)]
         };
         let choices = [first[0], first[1], first[2], with(8, false), with(4, false)];
         let fitting = choices.map(|choice| {
@@ -162,9 +179,33 @@ impl Narrow {
         fitting.find(|shape| shape.stages > 1).or(least)
     }
 
-    /// All that can be compared; those that fit.
+    /// All that can be compared; those that fit, and none where rows are many.
     pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
         let mut shapes = Vec::new();
+        if !Self::takes(work, facts) {
+            return shapes;
+        }
+        // Whether the row is inside, slices, early stages and KiB of L1.
+        let of_one = [
+            (true, 2, 2, 36),
+            (true, 2, 8, 36),
+            (true, 2, 1, 36),
+            (true, 1, 2, 36),
+            (true, 1, 8, 36),
+            (false, 2, 8, 36),
+            (false, 1, 8, 36),
+        ];
+        let of_some = [
+            (false, 2, 8, 36),
+            (false, 2, 8, 72),
+            (false, 1, 8, 36),
+            (false, 1, 8, 72),
+        ];
+        let kinds = if work.num_rows == 1 {
+            &of_one[..]
+        } else {
+            &of_some
+        };
         for (warps, per_multiprocessor, resident) in [
             (20, 1, 1),
             (16, 1, 1),
@@ -173,15 +214,7 @@ impl Narrow {
             (8, 2, 3),
             (8, 1, 2),
         ] {
-            for (row_inside, slices, early_stages) in [
-                (true, 2, 2),
-                (true, 2, 8),
-                (true, 2, 1),
-                (true, 1, 2),
-                (true, 1, 8),
-                (false, 2, 8),
-                (false, 1, 8),
-            ] {
+            for &(row_inside, slices, early_stages, l1_kib) in kinds {
                 let choice = Choice {
                     warps,
                     per_multiprocessor,
@@ -189,6 +222,7 @@ impl Narrow {
                     row_inside,
                     slices,
                     early_stages,
+                    l1_bytes: l1_kib << 10,
                 };
                 let shape = Self::fitting(choice, work, facts);
                 shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
@@ -206,13 +240,18 @@ impl Narrow {
             row_inside,
             ..choice
         };
+        let column_tiles = work.num_rows.div_ceil(COLUMNS);
         if is_heavy(work.types) && (choice.resident > 1 || choice.warps > HEAVY_WARPS) {
             return None;
         }
         let sixteens = sixteens(work);
         let most = facts.multiprocessors as usize * choice.per_multiprocessor;
         let blocks = sixteens.min(most).max(1);
-        let slot = if row_inside { 16 * 4 } else { 128 * 4 };
+        let slot = if row_inside {
+            16 * 4
+        } else {
+            column_tiles * 128 * 4
+        };
         let sums = work.matrices * SLICES / choice.slices * slot;
         let round = (SUMS_BYTES[usize::from(!row_inside)] / sums)
             .min(sixteens / blocks + 2)
@@ -220,13 +259,18 @@ impl Narrow {
         let x = if row_inside { row_bytes(work) } else { 0 };
         let stage = dtypes(work.types).map(tile_bytes).max()?;
         let all = facts.shared_bytes_per_block as usize + 1024;
-        let l1 = if row_inside { 0 } else { L1_BYTES.min(all / 3) };
+        let l1 = if row_inside {
+            0
+        } else {
+            choice.l1_bytes.min(all / 3)
+        };
         let room = (all - l1) / choice.resident;
         let bytes = |stages: usize| choice.warps * stages * stage + round * sums + x;
         let fits = |stages: &usize| bytes(*stages) + RESERVED_BYTES <= room;
         let stages = STAGES.into_iter().find(fits)?;
         Some(Self {
             choice,
+            column_tiles,
             matrices: work.matrices,
             stages,
             round,
@@ -241,6 +285,11 @@ impl Narrow {
 
     pub(super) fn threads(&self) -> usize {
         self.choice.warps * 32
+    }
+
+    /// Columns of all column tiles.
+    pub(super) fn columns(&self) -> usize {
+        self.column_tiles * COLUMNS
     }
 
     /// Whether blocks make the row ready for themselves.
@@ -282,11 +331,23 @@ impl Narrow {
 
     /// `types`: bit mask of the types in use.
     pub(super) fn source(&self, types: u32) -> Source {
-        source(types, self.matrices, self.choice, self.stages)
+        source(
+            types,
+            self.matrices,
+            self.choice,
+            self.stages,
+            self.column_tiles,
+        )
     }
 }
 
-fn source(types: u32, matrices: usize, choice: Choice, stages: usize) -> Source {
+fn source(
+    types: u32,
+    matrices: usize,
+    choice: Choice,
+    stages: usize,
+    column_tiles: usize,
+) -> Source {
     let define = |name, value: usize| (name, value.to_string());
     Source {
         name: "matmul.cu",
@@ -299,6 +360,7 @@ fn source(types: u32, matrices: usize, choice: Choice, stages: usize) -> Source 
             define("STAGES", stages),
             define("RESIDENT", choice.resident),
             define("SLICES_OF_PIECE", choice.slices),
+            define("COLUMN_TILES", column_tiles),
         ],
     }
 }
@@ -328,21 +390,35 @@ fn row_bytes(work: &Work<'_>) -> usize {
     forms.into_iter().filter(read).map(bytes).sum()
 }
 
+/// Float products and those that need more registers have none left for a second column tile.
+fn most_column_tiles(types: u32) -> usize {
+    let has_floats = dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats);
+    if has_floats || is_heavy(types) {
+        1
+    } else {
+        MOST_COLUMN_TILES
+    }
+}
+
 fn is_heavy(types: u32) -> bool {
     dtypes(types).any(|dtype| HEAVY.contains(&dtype))
 }
 
-/// For a row alone, and for some rows.
-pub(super) fn sources(types: u32, matrices: usize) -> [Source; 2] {
-    [USUAL, SEVERAL].map(|choice| {
+/// For a row alone, for some rows and, where types have such products, for twice as many.
+pub(super) fn sources(types: u32, matrices: usize) -> Vec<Source> {
+    let most = most_column_tiles(types);
+    let kinds = [(USUAL, 1), (SEVERAL, 1), (SEVERAL, 2)];
+    let kinds = kinds.into_iter().filter(|(_, tiles)| *tiles <= most);
+    let source = |(choice, column_tiles): (Choice, usize)| {
         let heavy = Choice {
             warps: choice.warps.min(HEAVY_WARPS),
             resident: 1,
             ..choice
         };
         let choice = if is_heavy(types) { heavy } else { choice };
-        source(types, matrices, choice, 2)
-    })
+        source(types, matrices, choice, 2, column_tiles)
+    };
+    kinds.map(source).collect()
 }
 
 #[cfg(test)]

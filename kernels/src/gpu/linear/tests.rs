@@ -38,7 +38,7 @@ fn no_shape_changes_a_bit() {
         (DType::Q8_0, Some(DType::Q6K), 19, None),
         (DType::Q6K, Some(DType::Q5K), 43, None),
         (DType::Q2K, Some(DType::Q3K), 11, None),
-        (DType::Iq4Xs, None, 11, None),
+        (DType::Iq4Xs, None, 30, None),
         (DType::BF16, None, 67, Some(norm)),
     ] {
         let values: Vec<f32> = (0..most_rows * COLS)

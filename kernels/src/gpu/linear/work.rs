@@ -53,8 +53,6 @@ pub(super) struct Jobs {
     pub blocks: u32,
 }
 
-/// Columns that gpu/matmul.cu multiplies; more are for gpu/matmul_wide.cu.
-const NARROW: usize = COLUMNS;
 /// Slices of the inputs, each added up by itself.
 pub(super) const SLICES: usize = 8;
 
@@ -102,7 +100,7 @@ pub(super) enum Shape {
 
 impl Shape {
     pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Result<Self, DeviceError> {
-        let shape = if work.num_rows <= NARROW {
+        let shape = if Narrow::takes(work, facts) {
             Narrow::of(work, facts).map(Self::Narrow)
         } else {
             Wide::of(work, facts).map(Self::Wide)
@@ -130,13 +128,14 @@ impl Shape {
 
     /// All that fit.
     pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
-        if work.num_rows <= NARROW {
-            let shapes = Narrow::all(work, facts).into_iter();
-            shapes.map(Self::Narrow).collect()
+        let narrow = Narrow::all(work, facts).into_iter().map(Self::Narrow);
+        let is_one_tile = work.num_rows <= COLUMNS;
+        let wide = if is_one_tile {
+            Vec::new()
         } else {
-            let shapes = Wide::all(work, facts).into_iter();
-            shapes.map(Self::Wide).collect()
-        }
+            Wide::all(work, facts)
+        };
+        narrow.chain(wide.into_iter().map(Self::Wide)).collect()
     }
 }
 

@@ -72,8 +72,10 @@ impl Proposer {
             self.counters.sequences.set(self.contexts.len());
             self.counters.sessions.set(self.sessions.len());
         }
+        self.counters.sequences.set(0);
+        self.counters.sessions.set(0);
         for session in std::mem::take(&mut self.sessions) {
-            session.finish("the draft worker is shutting down".to_owned());
+            session.finish("the draft leaves its device".to_owned());
         }
     }
 

@@ -1,8 +1,8 @@
 //! The life of a draft worker: listen, load, serve.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::load::{self, Loaded};
 use crate::proposer::{Command, Proposer};
-use crate::server::DraftServer;
+use crate::server::{DraftServer, Residency};
 
 /// Loads `draft` for `target` and serves it until `shutdown`. `progress` is called while loading.
 ///
@@ -49,11 +49,64 @@ pub async fn run(
         Duration::from_secs(config.drain_seconds),
     ));
     let _stopped = stop.clone().drop_guard();
-    let options = config.offer_options()?;
-    let loaded = load_model(config, draft, target, progress, &server, &shutdown).await?;
-    let Some(loaded) = loaded else {
-        return Ok(serving.await??);
-    };
+    let files = Arc::new(Files {
+        config,
+        draft,
+        target,
+    });
+    let progress: Progress = Arc::new(Mutex::new(progress));
+    let mut has_been_ready = false;
+    while !shutdown.is_cancelled() {
+        let loaded = load_model(&files, &progress, &server, &shutdown).await;
+        let loaded = match loaded {
+            Ok(Some(loaded)) => loaded,
+            Ok(None) => break,
+            Err(error) if has_been_ready => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the draft does not come back; trying again"
+                );
+                tokio::time::sleep(RELOAD_PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        has_been_ready = true;
+        serve(loaded, &files.config, &counters, &server, &ready, &shutdown).await?;
+        if shutdown.is_cancelled() {
+            break;
+        }
+        tracing::info!("the draft is parked: its device memory is free");
+        server.set_residency(Residency::Parked);
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = server.until_wanted(true) => server.set_residency(Residency::Loading),
+        }
+    }
+    Ok(serving.await??)
+}
+
+/// Between tries to bring a parked draft back.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the model is loaded from, each time.
+struct Files {
+    config: Config,
+    draft: DraftFile,
+    target: GgufFile,
+}
+
+type Progress = Arc<Mutex<dyn FnMut(LoadProgress) + Send>>;
+
+/// Sessions with the model on its device, until it is to be parked or the worker ends; then nothing of it is left there.
+async fn serve(
+    loaded: Loaded,
+    config: &Config,
+    counters: &Arc<Counters>,
+    server: &DraftServer,
+    ready: &CancellationToken,
+    shutdown: &CancellationToken,
+) -> Result<()> {
     let description = &loaded.description;
     tracing::info!(
         draft = description.name,
@@ -63,22 +116,23 @@ pub async fn run(
         "draft worker is ready"
     );
     let (description, device) = (description.clone(), Arc::clone(&loaded.device));
-    let thread = DeviceThread::start(loaded, counters)?;
+    let thread = DeviceThread::start(loaded, Arc::clone(counters))?;
     let waiting = TaskTracker::new();
-    server.set_loaded(Sessions {
+    server.set_residency(Residency::Resident(Arc::new(Sessions {
         description,
         device,
-        options,
+        options: config.offer_options()?,
         commands: thread.commands.clone(),
         waiting: waiting.clone(),
         next_id: AtomicU64::new(0),
-    });
+    })));
     ready.cancel();
     tokio::select! {
         () = shutdown.cancelled() => {}
+        () = server.until_wanted(false) => {}
         () = thread.ended.cancelled() => bail!("the device thread stopped"),
     }
-    serving.await??;
+    server.set_residency(Residency::Loading);
     // What still waits for a target has channels to take back.
     waiting.close();
     waiting.wait().await;
@@ -97,16 +151,17 @@ pub fn remove_left_behind() {
 
 /// `None` where the shutdown came first.
 async fn load_model(
-    config: Config,
-    draft: DraftFile,
-    target: GgufFile,
-    mut progress: impl FnMut(LoadProgress) + Send + 'static,
+    files: &Arc<Files>,
+    progress: &Progress,
     server: &Arc<DraftServer>,
     shutdown: &CancellationToken,
 ) -> Result<Option<Loaded>> {
+    let (files, progress) = (Arc::clone(files), Arc::clone(progress));
     let server = Arc::clone(server);
     let loading = tokio::task::spawn_blocking(move || {
-        load::load(&config, &draft, &target, &mut |so_far| {
+        // Nobody else shows progress, and a panic of who did is no reason to show none.
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        load::load(&files.config, &files.draft, &files.target, &mut |so_far| {
             server.note_progress(so_far);
             progress(so_far);
         })

@@ -253,6 +253,32 @@ async fn sessions_without_a_target_or_a_way_to_it_end_by_themselves() {
     worker.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_draft_ends_its_sessions_and_says_the_same_when_it_is_back() {
+    let worker = Worker::start(2).await;
+    let (mut open, mut target) = worker.attach(Transport::Tcp).await;
+    let before = target.round(1, 1).proposal.unwrap();
+    worker.client.park().await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, open.ended()).await.unwrap();
+    assert!(matches!(ended, SessionError::Gone(_)), "{ended}");
+    let stats = worker.client.stats().await.unwrap();
+    assert_eq!((stats.sessions, stats.sequences), (0, 0));
+    let refused = worker.client.describe().await.unwrap_err().to_string();
+    assert!(refused.contains("parked"), "{refused}");
+    assert!(worker.client.open(&[Transport::Tcp]).await.is_err());
+    worker.client.park().await.unwrap();
+    worker.client.unpark().await.unwrap();
+    worker.client.unpark().await.unwrap();
+    let (_open, mut target) = worker.attach(Transport::Tcp).await;
+    assert_eq!(target.round(1, 1).proposal.unwrap(), before);
+    // The last wish counts, and nobody waits for what no longer comes.
+    let (parked, unparked) = tokio::join!(worker.client.park(), worker.client.unpark());
+    assert!(parked.is_ok() || unparked.is_ok());
+    worker.client.park().await.unwrap();
+    // A parked one stops like any other.
+    worker.stop().await;
+}
+
 #[tokio::test]
 async fn a_draft_of_another_target_is_refused_by_name() {
     let other = GgufFile::open(concat!(

@@ -56,6 +56,28 @@ impl DraftClient {
         Ok(draft_stats_from_proto(answer.into_inner()))
     }
 
+    /// Has it give the device's memory back, and returns when it has. Its sessions end.
+    ///
+    /// # Errors
+    /// The worker is not available.
+    pub async fn park(&self) -> Result<(), WorkerError> {
+        let parked = self.wire.clone().park(wire::ParkRequest {}).await;
+        parked
+            .map(drop)
+            .map_err(|status| worker_error(&status, "draft"))
+    }
+
+    /// Has it come back to its device, and returns when sessions can begin.
+    ///
+    /// # Errors
+    /// The worker is not available.
+    pub async fn unpark(&self) -> Result<(), WorkerError> {
+        let unparked = self.wire.clone().unpark(wire::UnparkRequest {}).await;
+        unparked
+            .map(drop)
+            .map_err(|status| worker_error(&status, "draft"))
+    }
+
     /// Has it offer a tensor channel to a target that can do `transports`.
     ///
     /// # Errors

@@ -100,6 +100,20 @@ impl Draft for Workers {
         Err(Status::unimplemented("nobody asks"))
     }
 
+    async fn park(
+        &self,
+        _: Request<draft::ParkRequest>,
+    ) -> Result<Response<draft::Parked>, Status> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn unpark(
+        &self,
+        _: Request<draft::UnparkRequest>,
+    ) -> Result<Response<draft::Unparked>, Status> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
     async fn open(
         &self,
         request: Request<draft::OpenRequest>,

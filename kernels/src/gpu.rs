@@ -29,6 +29,7 @@ mod rows;
 mod sharing;
 mod steps;
 mod tables;
+mod tail;
 mod top_k;
 
 #[doc(hidden)]

@@ -11,6 +11,7 @@ mod error;
 mod gpu;
 mod memory;
 mod open;
+mod prompt;
 mod span;
 
 pub use crate::buffer::Buffer;
@@ -26,4 +27,5 @@ pub use crate::error::DeviceError;
 pub use crate::gpu::{AheadCompiler, KernelSource, ProductShape};
 pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
 pub use crate::open::{DeviceName, open_device, open_limited_device};
+pub use crate::prompt::{TailProductsArgs, TailWeightsArgs};
 pub use crate::span::{Span, SpanMut};

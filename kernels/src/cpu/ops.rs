@@ -19,6 +19,7 @@ use crate::device::{
     StoreColumnsArgs, TopKArgs,
 };
 use crate::error::DeviceError;
+use crate::prompt::{TailProductsArgs, TailWeightsArgs};
 
 /// Rows below which preparing them on one thread beats waking the others.
 const SOLO_ROWS: usize = 4;
@@ -343,6 +344,14 @@ impl Device for CpuDevice {
                 out,
             });
         });
+    }
+
+    fn tail_products(&self, args: TailProductsArgs<'_>) {
+        self.tail_products_op(args);
+    }
+
+    fn tail_weights(&self, args: TailWeightsArgs<'_>) {
+        self.tail_weights_op(args);
     }
 
     fn kv_append(&self, args: KvAppendArgs<'_>) {

@@ -24,6 +24,7 @@ use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
 use crate::gpu::steps::{Next, Recorded, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
+use crate::prompt::{TailProductsArgs, TailWeightsArgs};
 
 /// Values of a buffer on a GPU.
 #[derive(Debug)]
@@ -409,5 +410,13 @@ impl Device for GpuDevice {
 
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
         self.note(self.delta_net_commit_op(args));
+    }
+
+    fn tail_products(&self, args: TailProductsArgs<'_>) {
+        self.note(self.tail_products_op(args));
+    }
+
+    fn tail_weights(&self, args: TailWeightsArgs<'_>) {
+        self.note(self.tail_weights_op(args));
     }
 }

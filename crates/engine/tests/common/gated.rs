@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use kernels::{
     AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
     KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs,
-    TopKArgs,
+    TailProductsArgs, TailWeightsArgs, TopKArgs,
 };
 
 use super::device;
@@ -176,6 +176,14 @@ impl Device for GatedDevice {
 
     fn delta_net(&self, args: DeltaNetArgs<'_>) {
         self.inner.delta_net(args);
+    }
+
+    fn tail_products(&self, args: TailProductsArgs<'_>) {
+        self.inner.tail_products(args);
+    }
+
+    fn tail_weights(&self, args: TailWeightsArgs<'_>) {
+        self.inner.tail_weights(args);
     }
 
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {

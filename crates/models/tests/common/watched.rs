@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kernels::{
     AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
     KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs,
-    TopKArgs,
+    TailProductsArgs, TailWeightsArgs, TopKArgs,
 };
 
 pub struct Watched {
@@ -128,6 +128,14 @@ impl Device for Watched {
 
     fn delta_net(&self, args: DeltaNetArgs<'_>) {
         self.inner.delta_net(args);
+    }
+
+    fn tail_products(&self, args: TailProductsArgs<'_>) {
+        self.inner.tail_products(args);
+    }
+
+    fn tail_weights(&self, args: TailWeightsArgs<'_>) {
+        self.inner.tail_weights(args);
     }
 
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {

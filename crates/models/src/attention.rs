@@ -40,6 +40,16 @@ pub(crate) struct Rope {
     pub inv_freq: Vec<f32>,
 }
 
+impl Rope {
+    /// As operations take it.
+    pub(crate) fn args(&self) -> RopeArgs<'_> {
+        RopeArgs {
+            style: self.style,
+            inv_freq: &self.inv_freq,
+        }
+    }
+}
+
 impl Attention {
     pub(crate) fn load(
         weights: &mut WeightLoader<'_>,
@@ -83,6 +93,19 @@ impl Attention {
         num_rows: usize,
         s: &mut Scratch,
     ) {
+        self.project(device, norm, num_rows, s);
+        device.attention(self.mixing(config, rope, cache, segments, s));
+        self.put(device, num_rows, s);
+    }
+
+    /// Queries, keys and values of `norm(h)`.
+    pub(crate) fn project(
+        &self,
+        device: &dyn Device,
+        norm: Norm<'_>,
+        num_rows: usize,
+        s: &mut Scratch,
+    ) {
         device.linear(LinearArgs {
             num_rows,
             x: &s.h,
@@ -103,7 +126,18 @@ impl Attention {
             ],
             accumulate: false,
         });
-        device.attention(AttentionArgs {
+    }
+
+    /// What attends to them.
+    pub(crate) fn mixing<'a>(
+        &'a self,
+        config: &ModelConfig,
+        rope: &'a Rope,
+        cache: &'a mut KvLayer,
+        segments: &'a [Segment<'a>],
+        s: &'a mut Scratch,
+    ) -> AttentionArgs<'a> {
+        AttentionArgs {
             num_heads: config.num_heads,
             num_kv_heads: self.num_kv_heads,
             head_dim: config.head_dim,
@@ -111,21 +145,18 @@ impl Attention {
             gated: self.gated,
             k: &mut s.k,
             v: &s.v,
-            head_norm: self.head_norm.as_ref().map(|(q_gamma, k_gamma)| HeadNorm {
-                q_gamma,
-                k_gamma,
-                eps: config.norm_eps,
-            }),
-            rope: RopeArgs {
-                style: rope.style,
-                inv_freq: &rope.inv_freq,
-            },
+            head_norm: self.head_norm(config.norm_eps),
+            rope: rope.args(),
             cache,
             segments,
             visibility: Visibility::Ancestors,
             window: None,
             out: &mut s.mixed,
-        });
+        }
+    }
+
+    /// `h += Wo mixed`.
+    pub(crate) fn put(&self, device: &dyn Device, num_rows: usize, s: &mut Scratch) {
         device.linear(LinearArgs {
             num_rows,
             x: &s.mixed,
@@ -136,6 +167,26 @@ impl Attention {
             }],
             accumulate: true,
         });
+    }
+
+    /// The norm of heads, where there is one.
+    pub(crate) fn head_norm(&self, eps: f32) -> Option<HeadNorm<'_>> {
+        let gammas = self.head_norm.as_ref();
+        gammas.map(|(q_gamma, k_gamma)| HeadNorm {
+            q_gamma,
+            k_gamma,
+            eps,
+        })
+    }
+
+    /// What makes queries.
+    pub(crate) fn q(&self) -> &Matrix {
+        &self.q
+    }
+
+    /// What makes keys.
+    pub(crate) fn k(&self) -> &Matrix {
+        &self.k
     }
 
     /// Hkv.

@@ -14,8 +14,7 @@ use kernels::{
 use kv_cache::{Cache, LayerMut};
 
 use features::Features;
-use layer::feed_forward;
-pub(crate) use layer::{Layer, Mixer};
+pub(crate) use layer::{Layer, Mixer, feed_forward};
 pub(crate) use scratch::Scratch;
 
 use crate::attention::Rope;
@@ -98,12 +97,16 @@ impl Decoder {
                 LayerKind::DeltaNet(shape) => Some(*shape),
                 LayerKind::Attention { .. } => None,
             });
+        let head_rows = match head {
+            Some(_) => HEAD_ROWS.min(max_rows),
+            None => 0,
+        };
         Ok(Self {
             embedding,
             layers,
             rope,
             head,
-            scratch: Scratch::new(device, config, stage, max_rows)?,
+            scratch: Scratch::new(device, config, stage, max_rows, head_rows)?,
             max_rows,
             passing: shape
                 .map(|shape| RecurrentRows::new(device, shape, max_rows))

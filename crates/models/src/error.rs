@@ -248,6 +248,23 @@ pub enum ModelError {
         /// Layers there are.
         layers: usize,
     },
+    /// A prompt cannot be scored by so many layers.
+    #[error("a model of {layers} layers cannot score with {got} of them")]
+    ScoredLayers {
+        /// Layers asked for.
+        got: usize,
+        /// Layers there are.
+        layers: usize,
+    },
+    /// What is no share of attention.
+    #[error("a sparsity of {got} was asked for, expected a number above 0 and up to 1")]
+    Sparsity {
+        /// What was asked for.
+        got: f32,
+    },
+    /// Nobody wants the scores of a prompt any more.
+    #[error("the scoring of a prompt was stopped")]
+    ScoringStopped,
     /// A stage after the first has nothing to compute from.
     #[error("the layers before layer {start} are not there")]
     NoEarlierLayers {

@@ -2,7 +2,7 @@
 //!
 //! [`load`] reads a GGUF file into a [`Model`]. Everything a model does is [`Model::forward`] over a [`Batch`] of node
 //! segments and then, for segments that are only verified, [`Model::commit`] of the accepted path. [`load_draft`] reads a
-//! [`DraftModel`], which proposes tokens for such segments. [`load_stage`] reads some layers of a model that is split over
+//! [`DraftModel`], which proposes tokens for such segments, and [`PromptScorer`] says which parts of a long prompt matter. [`load_stage`] reads some layers of a model that is split over
 //! devices.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ mod memory;
 mod model;
 mod plan;
 mod qwen35;
+mod scorer;
 mod stage;
 mod tensor_file;
 mod weights;
@@ -38,5 +39,9 @@ pub use kv_cache::{SequenceId, Snapshot};
 pub use load::{LoadOptions, load, load_path, load_stage};
 pub use memory::{DecodeTraffic, MemoryNeed, decode_traffic, memory_need, stage_memory_need};
 pub use model::Model;
+pub use scorer::{
+    DEFAULT_SPARSITY, PromptScorer, ScorePositions, ScoreProgress, ScorerOptions,
+    scorer_memory_need,
+};
 pub use stage::{EarlierLayers, EarlierLayersError, StageOutput, split_layers};
 pub use weights::LoadProgress;

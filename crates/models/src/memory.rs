@@ -26,7 +26,12 @@ pub(crate) fn next_instance() -> u64 {
 }
 
 /// Bytes of activations: see `decoder::Scratch`, and the recurrence's rows, which verification keeps for every layer.
-fn scratch_bytes(config: &ModelConfig, stage: &Range<usize>, options: &LoadOptions) -> u64 {
+pub(crate) fn scratch_bytes(
+    config: &ModelConfig,
+    stage: &Range<usize>,
+    rows: usize,
+    head_rows: usize,
+) -> u64 {
     let heads = config.num_heads * config.head_dim;
     let (mut kv, mut inner, mut passing, mut kept) = (0, 0, 0, 0);
     for kind in &config.layers[stage.clone()] {
@@ -41,12 +46,8 @@ fn scratch_bytes(config: &ModelConfig, stage: &Range<usize>, options: &LoadOptio
     }
     let stream = config.hidden_size + config.feed_forward_size;
     let mixer = 2 * heads + 2 * kv + inner + heads.max(inner);
-    let rows =
-        (options.max_batch_rows as u64).saturating_mul((stream + mixer + passing + kept) as u64);
-    let head = match stage.end == config.num_layers {
-        true => (HEAD_ROWS * (config.hidden_size + config.vocab_size)) as u64,
-        false => 0,
-    };
+    let rows = (rows as u64).saturating_mul((stream + mixer + passing + kept) as u64);
+    let head = (head_rows * (config.hidden_size + config.vocab_size)) as u64;
     rows.saturating_add(head)
         .saturating_mul(size_of::<f32>() as u64)
 }
@@ -171,10 +172,14 @@ pub(crate) fn need(
     options: &LoadOptions,
 ) -> MemoryNeed {
     let shape = cache_shape(file, config, stage, options);
+    let head_rows = match stage.end == config.num_layers {
+        true => HEAD_ROWS,
+        false => 0,
+    };
     MemoryNeed {
         weights: Tensors::of(file, config, stage).bytes(file),
         cache: shape.bytes(options.max_tokens, options.max_sequences) as u64,
-        scratch: scratch_bytes(config, stage, options),
+        scratch: scratch_bytes(config, stage, options.max_batch_rows, head_rows),
         available: None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use gguf::{GgufError, TensorView};
 use kernels::{Buffer, Device, Matrix, MatrixSource};
-use tensor::decode_row;
+use tensor::{DType, decode_row};
 
 use crate::error::ModelError;
 use crate::tensor_file::TensorFile;
@@ -29,6 +29,8 @@ pub(crate) struct WeightLoader<'a> {
     progress: Option<Progress<'a>>,
     taken: HashSet<String>,
     state: LoadProgress,
+    /// Matrices become f32.
+    expands: bool,
 }
 
 impl<'a> WeightLoader<'a> {
@@ -45,6 +47,7 @@ impl<'a> WeightLoader<'a> {
             progress: Some(progress),
             taken: HashSet::new(),
             state,
+            expands: false,
         }
     }
 
@@ -60,7 +63,13 @@ impl<'a> WeightLoader<'a> {
                 bytes_done: 0,
                 bytes_total: 0,
             },
+            expands: false,
         }
+    }
+
+    /// Loads matrices as f32, whatever the file has, so that no product rounds what it multiplies.
+    pub(crate) fn expanding(self, expands: bool) -> Self {
+        Self { expands, ..self }
     }
 
     /// How far loading has come.
@@ -81,12 +90,22 @@ impl<'a> WeightLoader<'a> {
         cols: usize,
     ) -> Result<Matrix, ModelError> {
         let view = self.view(name, &[cols, rows])?;
-        let (rows, bytes) = match self.progress {
-            Some(_) => (rows, view.data),
-            None => (0, &[][..]),
+        let rows = match self.progress {
+            Some(_) => rows,
+            None => 0,
+        };
+        let expanded = match self.expands {
+            true => self.decoded(name, &view, rows * cols)?,
+            false => Vec::new(),
+        };
+        let bytes: Vec<u8> = expanded.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let (dtype, bytes) = match (self.expands, rows) {
+            (true, _) => (DType::F32, bytes.as_slice()),
+            (false, 0) => (view.dtype, &[][..]),
+            (false, _) => (view.dtype, view.data),
         };
         let source = MatrixSource {
-            dtype: view.dtype,
+            dtype,
             rows,
             cols,
             bytes,
@@ -106,15 +125,28 @@ impl<'a> WeightLoader<'a> {
     /// Decoded values of a tensor of shape `dims`, ne0 first.
     pub(crate) fn values(&mut self, name: &str, dims: &[usize]) -> Result<Vec<f32>, ModelError> {
         let view = self.view(name, dims)?;
-        let mut values = vec![0.0; dims.iter().product()];
-        decode_row(view.dtype, view.data, &mut values).map_err(|source| {
-            ModelError::TensorData {
-                path: self.file.path().to_owned(),
-                tensor: name.to_owned(),
-                source,
-            }
-        })?;
+        let values = self.decoded(name, &view, dims.iter().product())?;
         self.took(name, view.data.len())?;
+        Ok(values)
+    }
+
+    /// All values of a tensor, or none where `len` is 0.
+    fn decoded(
+        &self,
+        name: &str,
+        view: &TensorView<'_>,
+        len: usize,
+    ) -> Result<Vec<f32>, ModelError> {
+        let mut values = vec![0.0; len];
+        if len > 0 {
+            decode_row(view.dtype, view.data, &mut values).map_err(|source| {
+                ModelError::TensorData {
+                    path: self.file.path().to_owned(),
+                    tensor: name.to_owned(),
+                    source,
+                }
+            })?;
+        }
         Ok(values)
     }
 

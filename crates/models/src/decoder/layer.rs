@@ -19,8 +19,8 @@ pub(crate) enum Mixer {
 /// One decoder layer.
 #[derive(Debug)]
 pub(crate) struct Layer {
-    pub(super) mixer_norm: Buffer,
-    pub(super) mixer: Mixer,
+    pub(crate) mixer_norm: Buffer,
+    pub(crate) mixer: Mixer,
     ffn_norm: Buffer,
     gate: Matrix,
     up: Matrix,
@@ -49,7 +49,7 @@ impl Layer {
 }
 
 /// `h += down(silu(gate norm(h)) * up norm(h))`.
-pub(super) fn feed_forward(
+pub(crate) fn feed_forward(
     device: &dyn Device,
     layer: &Layer,
     eps: f32,

@@ -5,9 +5,8 @@ use std::ops::Range;
 use kernels::{Buffer, Device, DeviceError};
 
 use crate::hparams::{LayerKind, ModelConfig};
-use crate::memory::HEAD_ROWS;
 
-/// Activations of a batch of at most `max_rows` rows.
+/// Activations of a batch of at most `rows` rows, and logits of at most `head_rows`.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     /// Residual stream \[N, E\].
@@ -24,24 +23,21 @@ pub(crate) struct Scratch {
     pub mixed: Buffer,
     /// \[N, F\].
     pub ffn: Buffer,
-    /// Rows that logits are wanted for, \[HEAD_ROWS, E\].
+    /// Rows that logits are wanted for, \[head rows, E\].
     pub head_rows: Buffer,
-    /// \[HEAD_ROWS, V\].
+    /// \[head rows, V\].
     pub logits: Buffer,
 }
 
 impl Scratch {
-    pub(super) fn new(
+    pub(crate) fn new(
         device: &dyn Device,
         config: &ModelConfig,
         stage: &Range<usize>,
         rows: usize,
+        head_rows: usize,
     ) -> Result<Self, DeviceError> {
         let heads = config.num_heads * config.head_dim;
-        let head_rows = match stage.end == config.num_layers {
-            true => HEAD_ROWS.min(rows),
-            false => 0,
-        };
         let (mut kv, mut inner) = (0, 0);
         for kind in &config.layers[stage.clone()] {
             match kind {

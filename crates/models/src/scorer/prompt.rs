@@ -1,0 +1,92 @@
+//! What is kept of one prompt while it is scored: rows between layers, and keys and values of one layer.
+
+use kernels::{Buffer, Device, DeviceError, KvLayer, PAGE_TOKENS};
+
+use crate::hparams::{LayerKind, ModelConfig};
+use crate::scorer::{PASS_ROWS, ScorerOptions, TAIL_ROWS};
+
+/// Lengths of the buffers of a [`Prompt`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub tokens: usize,
+    /// T.
+    pub tail: usize,
+    stream: usize,
+    kv: usize,
+    tail_h: usize,
+    tail_q: usize,
+    products: usize,
+}
+
+impl Sizes {
+    pub(super) fn new(config: &ModelConfig, tokens: usize) -> Self {
+        let tail = tokens.min(TAIL_ROWS);
+        let kv_heads = |kind: &LayerKind| match *kind {
+            LayerKind::Attention { num_kv_heads } => num_kv_heads,
+            LayerKind::DeltaNet(_) => 0,
+        };
+        let kv_heads = config.layers.iter().map(kv_heads).max().unwrap_or(0);
+        Self {
+            tokens,
+            tail,
+            stream: tokens * config.hidden_size,
+            kv: tokens.next_multiple_of(PAGE_TOKENS) * kv_heads * config.head_dim,
+            tail_h: tail * config.hidden_size,
+            tail_q: tail * config.num_heads * config.head_dim,
+            products: tail * config.num_heads * tokens,
+        }
+    }
+
+    pub(super) fn bytes(&self, options: &ScorerOptions) -> u64 {
+        let floats =
+            self.stream + self.tail_h + self.tail_q + self.products + self.tail * self.tokens;
+        (floats * size_of::<f32>() + 2 * self.kv * options.kv_type().bytes()) as u64
+    }
+}
+
+/// Buffers of a prompt.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    pub sizes: Sizes,
+    /// Residual stream between layers, \[S, E\].
+    pub stream: Buffer,
+    /// Of the layer that is computed.
+    pub kv: KvLayer,
+    pub pages: Vec<u32>,
+    /// Parents of the rows of a pass.
+    pub chain: Vec<i32>,
+    /// Stream of the last rows, \[T, E\].
+    pub tail_h: Buffer,
+    /// Their queries, \[T, H, D\].
+    pub tail_q: Buffer,
+    /// Their products with all keys, \[T, H, S\].
+    pub products: Buffer,
+    /// The most that they attend to each token, \[T, S\].
+    pub weights: Buffer,
+}
+
+impl Prompt {
+    pub(super) fn new(
+        device: &dyn Device,
+        config: &ModelConfig,
+        options: &ScorerOptions,
+        tokens: usize,
+    ) -> Result<Self, DeviceError> {
+        let sizes = Sizes::new(config, tokens);
+        let kv_type = options.kv_type();
+        Ok(Self {
+            stream: device.zeros(sizes.stream)?,
+            kv: KvLayer {
+                k: device.kv_zeros(sizes.kv, kv_type)?,
+                v: device.kv_zeros(sizes.kv, kv_type)?,
+            },
+            pages: (0..tokens.div_ceil(PAGE_TOKENS) as u32).collect(),
+            chain: (-1..).take(PASS_ROWS.min(tokens)).collect(),
+            tail_h: device.zeros(sizes.tail_h)?,
+            tail_q: device.zeros(sizes.tail_q)?,
+            products: device.zeros(sizes.products)?,
+            weights: device.zeros(sizes.tail * tokens)?,
+            sizes,
+        })
+    }
+}

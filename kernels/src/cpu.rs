@@ -19,6 +19,7 @@ mod matmul;
 mod ops;
 mod pack;
 mod pool;
+mod sparse;
 mod tail;
 mod tier;
 mod tiles;

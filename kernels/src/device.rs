@@ -14,7 +14,7 @@ use crate::buffer::Buffer;
 use crate::cpu::PackedMatrix;
 use crate::error::DeviceError;
 use crate::gpu::GpuMatrix;
-use crate::prompt::{TailProductsArgs, TailWeightsArgs};
+use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
 /// Tokens in one page of KV rows; also the fixed split of attention, aligned to absolute positions.
 pub const PAGE_TOKENS: usize = 64;
@@ -599,6 +599,9 @@ pub trait Device: Send + Sync {
 
     /// See [`DeltaNetCommitArgs`].
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>);
+
+    /// See [`SparseAttentionArgs`].
+    fn sparse_attention(&self, args: SparseAttentionArgs<'_>);
 
     /// See [`TailProductsArgs`].
     fn tail_products(&self, args: TailProductsArgs<'_>);

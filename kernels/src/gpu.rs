@@ -27,6 +27,7 @@ mod places;
 mod rope;
 mod rows;
 mod sharing;
+mod sparse;
 mod steps;
 mod tables;
 mod tail;

@@ -27,5 +27,7 @@ pub use crate::error::DeviceError;
 pub use crate::gpu::{AheadCompiler, KernelSource, ProductShape};
 pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
 pub use crate::open::{DeviceName, open_device, open_limited_device};
-pub use crate::prompt::{TailProductsArgs, TailWeightsArgs};
+pub use crate::prompt::{
+    KEY_BLOCK_TOKENS, SparseAttentionArgs, TailProductsArgs, TailWeightsArgs, mean_pages,
+};
 pub use crate::span::{Span, SpanMut};

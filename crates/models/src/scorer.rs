@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use gguf::GgufFile;
-use kernels::{Device, KvType, Matrix};
+use kernels::{Device, KEY_BLOCK_TOKENS, KvType, Matrix};
 
 use crate::attention::Rope;
 use crate::decoder::{Layer, Scratch};
@@ -31,6 +31,7 @@ const TAIL_ROWS: usize = 8;
 const POOL: usize = 13;
 /// Rows that go through a layer at a time.
 const PASS_ROWS: usize = 2048;
+const _: () = assert!(PASS_ROWS.is_multiple_of(KEY_BLOCK_TOKENS));
 
 /// The part of a query block's strongest keys that is still looked at, where nothing else is asked for.
 pub const DEFAULT_SPARSITY: Option<f32> = None;

@@ -19,7 +19,7 @@ use crate::device::{
     StoreColumnsArgs, TopKArgs,
 };
 use crate::error::DeviceError;
-use crate::prompt::{TailProductsArgs, TailWeightsArgs};
+use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
 /// Rows below which preparing them on one thread beats waking the others.
 const SOLO_ROWS: usize = 4;
@@ -51,7 +51,7 @@ impl CpuDevice {
 
     /// Norms and rotates the heads of rows of `len` values. `heads`: from one head to the next, and head dim; `at`: row
     /// and position.
-    fn prepare_rows(
+    pub(super) fn prepare_rows(
         &self,
         values: &mut Buffer,
         len: usize,
@@ -136,7 +136,7 @@ struct DeltaInputs<'a> {
     weights: Weights<'a>,
 }
 
-fn check(op: &str, what: &str, got: usize, expected: usize) {
+pub(super) fn check(op: &str, what: &str, got: usize, expected: usize) {
     assert!(
         got >= expected,
         "{op}: {what} holds {got} values, {expected} are needed"
@@ -344,6 +344,10 @@ impl Device for CpuDevice {
                 out,
             });
         });
+    }
+
+    fn sparse_attention(&self, args: SparseAttentionArgs<'_>) {
+        self.sparse_attention_op(args);
     }
 
     fn tail_products(&self, args: TailProductsArgs<'_>) {

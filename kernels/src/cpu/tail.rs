@@ -3,14 +3,8 @@
 use crate::cpu::CpuDevice;
 use crate::cpu::attention::{gammas, prepare_heads};
 use crate::cpu::matmul::Shared;
+use crate::cpu::ops::check;
 use crate::prompt::{TailProductsArgs, TailWeightsArgs};
-
-fn check(op: &str, what: &str, got: usize, expected: usize) {
-    assert!(
-        got >= expected,
-        "{op}: {what} holds {got} values, {expected} are needed"
-    );
-}
 
 impl CpuDevice {
     pub(super) fn tail_products_op(&self, args: TailProductsArgs<'_>) {

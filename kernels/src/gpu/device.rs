@@ -24,7 +24,7 @@ use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
 use crate::gpu::steps::{Next, Recorded, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
-use crate::prompt::{TailProductsArgs, TailWeightsArgs};
+use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
 /// Values of a buffer on a GPU.
 #[derive(Debug)]
@@ -410,6 +410,10 @@ impl Device for GpuDevice {
 
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
         self.note(self.delta_net_commit_op(args));
+    }
+
+    fn sparse_attention(&self, args: SparseAttentionArgs<'_>) {
+        self.note(self.sparse_attention_op(args));
     }
 
     fn tail_products(&self, args: TailProductsArgs<'_>) {

@@ -9,6 +9,7 @@ mod data;
 mod delta_net;
 mod draft;
 mod linear;
+mod prompt;
 mod reference;
 mod rows;
 mod steps;

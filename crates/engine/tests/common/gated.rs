@@ -4,8 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kernels::{
     AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
-    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs,
-    TailProductsArgs, TailWeightsArgs, TopKArgs,
+    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, SparseAttentionArgs,
+    Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
 };
 
 use super::device;
@@ -176,6 +176,10 @@ impl Device for GatedDevice {
 
     fn delta_net(&self, args: DeltaNetArgs<'_>) {
         self.inner.delta_net(args);
+    }
+
+    fn sparse_attention(&self, args: SparseAttentionArgs<'_>) {
+        self.inner.sparse_attention(args);
     }
 
     fn tail_products(&self, args: TailProductsArgs<'_>) {

@@ -51,7 +51,7 @@ pub(super) fn prompt_need(
 ) -> MemoryNeed {
     MemoryNeed {
         weights: 0,
-        cache: Sizes::new(config, tokens).bytes(options),
+        cache: Sizes::new(config, options, tokens).bytes(options),
         scratch: 0,
         available: None,
     }

@@ -4,8 +4,8 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use kernels::{
-    Device, LinearArgs, Matrix, Norm, Projection, RopeArgs, Segment, TailProductsArgs,
-    TailWeightsArgs,
+    Device, LinearArgs, Matrix, Norm, Projection, RopeArgs, Segment, SparseAttentionArgs,
+    TailProductsArgs, TailWeightsArgs,
 };
 
 use crate::attention::{Attention, Rope};
@@ -179,7 +179,12 @@ impl Graph {
             advance: true,
         }];
         let mixing = attention.mixing(&self.config, &self.rope, &mut prompt.kv, &segments, s);
-        device.attention(mixing);
+        device.sparse_attention(SparseAttentionArgs {
+            attention: mixing,
+            num_tokens: prompt.sizes.tokens,
+            threshold: self.options.sparsity.unwrap_or(0.0),
+            means: &mut prompt.means,
+        });
         attention.put(device, rows.len(), s);
         feed_forward(device, layer, self.config.norm_eps, rows.len(), s);
         self.keep_rows(prompt, rows, s);

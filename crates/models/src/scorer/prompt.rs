@@ -1,6 +1,6 @@
 //! What is kept of one prompt while it is scored: rows between layers, and keys and values of one layer.
 
-use kernels::{Buffer, Device, DeviceError, KvLayer, PAGE_TOKENS};
+use kernels::{Buffer, Device, DeviceError, KvLayer, PAGE_TOKENS, mean_pages};
 
 use crate::hparams::{LayerKind, ModelConfig};
 use crate::scorer::{PASS_ROWS, ScorerOptions, TAIL_ROWS};
@@ -13,24 +13,30 @@ pub(super) struct Sizes {
     pub tail: usize,
     stream: usize,
     kv: usize,
+    /// 0 where attention is dense.
+    means: usize,
     tail_h: usize,
     tail_q: usize,
     products: usize,
 }
 
 impl Sizes {
-    pub(super) fn new(config: &ModelConfig, tokens: usize) -> Self {
+    pub(super) fn new(config: &ModelConfig, options: &ScorerOptions, tokens: usize) -> Self {
         let tail = tokens.min(TAIL_ROWS);
         let kv_heads = |kind: &LayerKind| match *kind {
             LayerKind::Attention { num_kv_heads } => num_kv_heads,
             LayerKind::DeltaNet(_) => 0,
         };
         let kv_heads = config.layers.iter().map(kv_heads).max().unwrap_or(0);
+        let page_len = PAGE_TOKENS * kv_heads * config.head_dim;
         Self {
             tokens,
             tail,
             stream: tokens * config.hidden_size,
-            kv: tokens.next_multiple_of(PAGE_TOKENS) * kv_heads * config.head_dim,
+            kv: tokens.div_ceil(PAGE_TOKENS) * page_len,
+            means: options
+                .sparsity
+                .map_or(0, |_| mean_pages(tokens) * page_len),
             tail_h: tail * config.hidden_size,
             tail_q: tail * config.num_heads * config.head_dim,
             products: tail * config.num_heads * tokens,
@@ -40,7 +46,8 @@ impl Sizes {
     pub(super) fn bytes(&self, options: &ScorerOptions) -> u64 {
         let floats =
             self.stream + self.tail_h + self.tail_q + self.products + self.tail * self.tokens;
-        (floats * size_of::<f32>() + 2 * self.kv * options.kv_type().bytes()) as u64
+        let kept = 2 * self.kv + self.means;
+        (floats * size_of::<f32>() + kept * options.kv_type().bytes()) as u64
     }
 }
 
@@ -52,6 +59,8 @@ pub(super) struct Prompt {
     pub stream: Buffer,
     /// Of the layer that is computed.
     pub kv: KvLayer,
+    /// Mean keys of its key blocks.
+    pub means: Buffer,
     pub pages: Vec<u32>,
     /// Parents of the rows of a pass.
     pub chain: Vec<i32>,
@@ -72,7 +81,7 @@ impl Prompt {
         options: &ScorerOptions,
         tokens: usize,
     ) -> Result<Self, DeviceError> {
-        let sizes = Sizes::new(config, tokens);
+        let sizes = Sizes::new(config, options, tokens);
         let kv_type = options.kv_type();
         Ok(Self {
             stream: device.zeros(sizes.stream)?,
@@ -80,6 +89,7 @@ impl Prompt {
                 k: device.kv_zeros(sizes.kv, kv_type)?,
                 v: device.kv_zeros(sizes.kv, kv_type)?,
             },
+            means: device.kv_zeros(sizes.means, kv_type)?,
             pages: (0..tokens.div_ceil(PAGE_TOKENS) as u32).collect(),
             chain: (-1..).take(PASS_ROWS.min(tokens)).collect(),
             tail_h: device.zeros(sizes.tail_h)?,

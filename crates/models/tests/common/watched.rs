@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::{
     AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
-    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs,
-    TailProductsArgs, TailWeightsArgs, TopKArgs,
+    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, SparseAttentionArgs,
+    Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
 };
 
 pub struct Watched {
@@ -128,6 +128,10 @@ impl Device for Watched {
 
     fn delta_net(&self, args: DeltaNetArgs<'_>) {
         self.inner.delta_net(args);
+    }
+
+    fn sparse_attention(&self, args: SparseAttentionArgs<'_>) {
+        self.inner.sparse_attention(args);
     }
 
     fn tail_products(&self, args: TailProductsArgs<'_>) {

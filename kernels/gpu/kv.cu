@@ -2,9 +2,9 @@
 //
 // HEAD_DIM: D. KV_F16: keys and values are kept in f16.
 #include "attention.h"
+#include "turns.h"
 
 constexpr u32 WARPS = 4;
-constexpr float TWO_PI_OVER_2_64 = 3.4061215800304556e-19f;
 
 struct PrepareArgs {
     // [N, H, q_stride], changed in place.
@@ -26,27 +26,6 @@ struct PrepareArgs {
     // 1: pairs are neighbours; 0: they lie `pairs` apart.
     u32 adjacent;
 };
-
-struct SinCos {
-    float sin, cos;
-};
-// Of `turns` / 2^64 of a turn. Series around the nearest quarter turn, where they are good to 6e-8.
-DEVICE SinCos sin_cos(u64 turns) {
-    u32 quarter = (u32)((turns + (1ull << 61)) >> 62);
-    float x = (float)(i64)(turns - ((u64)quarter << 62)) * TWO_PI_OVER_2_64;
-    float y = x * x;
-    float s = fused_multiply_add(y, 2.7557319e-6f, -1.9841270e-4f);
-    s = fused_multiply_add(y, s, 8.3333333e-3f);
-    s = fused_multiply_add(y, s, -1.6666667e-1f);
-    s = fused_multiply_add(y * x, s, x);
-    float c = fused_multiply_add(y, -2.7557319e-7f, 2.4801587e-5f);
-    c = fused_multiply_add(y, c, -1.3888889e-3f);
-    c = fused_multiply_add(y, c, 4.1666667e-2f);
-    c = fused_multiply_add(y, c, -0.5f);
-    c = fused_multiply_add(y, c, 1.0f);
-    float sin = quarter & 1 ? c : s, cos = quarter & 1 ? s : c;
-    return {quarter & 2 ? -sin : sin, (quarter + 1) & 2 ? -cos : cos};
-}
 
 // A warp a head of a row: query heads first, then key heads, with the values that belong to them. A lane's dims are `lane`,
 // `lane + 32` and so on, its pairs likewise.

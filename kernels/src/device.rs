@@ -218,6 +218,24 @@ pub struct HeadNorm<'a> {
     pub eps: f32,
 }
 
+impl<'a> HeadNorm<'a> {
+    /// That of queries alone.
+    pub(crate) fn of_queries(self) -> Norm<'a> {
+        Norm {
+            gamma: self.q_gamma,
+            eps: self.eps,
+        }
+    }
+
+    /// That of keys alone.
+    pub(crate) fn of_keys(self) -> Norm<'a> {
+        Norm {
+            gamma: self.k_gamma,
+            eps: self.eps,
+        }
+    }
+}
+
 /// How keys and values are kept. The forward pass computes in f32 either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KvType {

@@ -53,6 +53,8 @@ fn sources() -> Vec<driver::Source> {
         delta_net::sources(),
         linear::sources(),
         rows::sources(),
+        sparse::sources(),
+        tail::sources(),
         top_k::sources(),
     ]
     .concat()

@@ -12,7 +12,7 @@ use crate::cpu::attention::gammas;
 use crate::cpu::lanes::{LANES, Lanes, Op, f_exp, f_max_lane, f_sum};
 use crate::cpu::matmul::Shared;
 use crate::cpu::ops::check;
-use crate::device::{Device, KvAppendArgs, Norm, PAGE_TOKENS};
+use crate::device::{Device, KvAppendArgs, PAGE_TOKENS};
 use crate::prompt::{KEY_BLOCK_TOKENS, SparseAttentionArgs, is_forced, mean_pages};
 
 const OP: &str = "sparse_attention";
@@ -50,10 +50,7 @@ impl CpuDevice {
             head_dim: dim,
             k: args.k,
             v: args.v,
-            k_norm: args.head_norm.map(|norm| Norm {
-                gamma: norm.k_gamma,
-                eps: norm.eps,
-            }),
+            k_norm: args.head_norm.map(|norm| norm.of_keys()),
             rope: args.rope,
             cache: args.cache,
             segments: args.segments,

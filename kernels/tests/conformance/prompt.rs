@@ -32,24 +32,29 @@ struct Prompt {
 const EPS: f32 = 1e-6;
 
 impl Prompt {
-    /// Every key block says one of three things, and every query block asks for one of them: what a row sees of
-    /// the others is nothing beside those.
+    /// All queries ask for one thing. Of three key blocks the first is about it, the second about something else, and in the
+    /// third every other key is the contrary of it, so that their mean says nothing.
     fn new((num_heads, num_kv_heads, head_dim): (usize, usize, usize), tokens: usize) -> Self {
         let mut noise = Noise(71);
         let ones = vec![1.0; head_dim];
-        let topics: Vec<Vec<f32>> = (0..3).map(|_| noise.values(head_dim)).collect();
-        let mut about = |heads: usize, topic: &dyn Fn(usize) -> usize| {
+        let topics = [noise.values(head_dim), noise.values(head_dim)];
+        let mut about = |heads: usize, says: &dyn Fn(usize) -> (usize, f32)| {
             let mut rows = Vec::new();
-            for i in 0..tokens * heads {
-                let topic = &topics[topic(i / heads / KEY_BLOCK_TOKENS)];
-                let own = noise.values(head_dim);
-                rows.extend(topic.iter().zip(own).map(|(topic, own)| topic + 0.3 * own));
+            for token in (0..tokens * heads).map(|i| i / heads) {
+                let (topic, sign) = says(token);
+                let pairs = topics[topic].iter().zip(noise.values(head_dim));
+                rows.extend(pairs.map(|(topic, own)| sign * topic + 0.3 * own));
             }
             rows
         };
+        let says = |token: usize| match token / KEY_BLOCK_TOKENS % 3 {
+            0 => (0, 1.0),
+            1 => (1, 1.0),
+            _ => (0, if token.is_multiple_of(2) { 1.0 } else { -1.0 }),
+        };
         Self {
-            q: about(num_heads, &|query_block| query_block % 2),
-            k: about(num_kv_heads, &|key_block| key_block * 2 % 3),
+            q: about(num_heads, &|_| (0, 1.0)),
+            k: about(num_kv_heads, &says),
             v: noise.values(tokens * num_kv_heads * head_dim),
             num_heads,
             num_kv_heads,
@@ -307,14 +312,15 @@ fn head_norm<'a>(q_gamma: &'a Buffer, k_gamma: &'a Buffer) -> HeadNorm<'a> {
 
 #[test]
 fn a_query_block_attends_to_the_key_blocks_that_it_takes() {
-    let prompt = Prompt::new((2, 1, 32), 8 * KEY_BLOCK_TOKENS + 77);
-    let taken = prompt.taken(0, 0.05);
-    assert_eq!(
-        taken[6],
-        [0, 1, 3, 4, 5, 6],
-        "one left out, by the model of this test"
-    );
+    let prompt = Prompt::new((2, 1, 32), 9 * KEY_BLOCK_TOKENS + 77);
+    let taken = prompt.taken(1, 0.05);
+    assert_eq!(taken[5], [0, 1, 2, 3, 4, 5], "the first and the nearest");
+    assert_eq!(taken[6], [0, 1, 3, 4, 5, 6], "not the third");
+    assert_eq!(taken[7], [0, 1, 3, 4, 5, 6, 7], "the fourth for its weight");
+    assert_eq!(taken[8].len(), 9, "all of one of the last");
     let want = prompt.attended(0.05);
+    let all: Vec<f32> = prompt.attended(1e-30).iter().map(|x| *x as f32).collect();
+    assert!(relative_error(&all, &want) > 0.05, "it shows what is taken");
     for kv_type in [KvType::F32, KvType::F16] {
         let mut same = SameBits::default();
         for device in devices().iter().map(AsRef::as_ref) {

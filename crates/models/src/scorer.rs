@@ -33,8 +33,8 @@ const POOL: usize = 13;
 const PASS_ROWS: usize = 2048;
 const _: () = assert!(PASS_ROWS.is_multiple_of(KEY_BLOCK_TOKENS));
 
-/// The part of a query block's strongest keys that is still looked at, where nothing else is asked for.
-pub const DEFAULT_SPARSITY: Option<f32> = None;
+/// The sparsity of options where nothing else is asked for.
+pub const DEFAULT_SPARSITY: f32 = 0.005;
 
 /// Which queries and keys importance is taken of. The forward pass rotates them either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Default for ScorerOptions {
         Self {
             scored_layers: None,
             positions: ScorePositions::default(),
-            sparsity: DEFAULT_SPARSITY,
+            sparsity: Some(DEFAULT_SPARSITY),
             exact: false,
         }
     }

@@ -4,6 +4,7 @@
 
 pub mod drafts;
 pub mod golden;
+pub mod naive_dense;
 pub mod naive_draft;
 pub mod rewritten_draft;
 pub mod stages;

@@ -7,6 +7,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let contracts = protox::compile(
         [
             "tandem/draft/v1/draft.proto",
+            "tandem/prefill/v1/prefill.proto",
             "tandem/stage/v1/stage.proto",
             "tandem/target/v1/target.proto",
         ],

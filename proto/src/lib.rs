@@ -11,6 +11,14 @@ pub mod draft {
     }
 }
 
+/// A prefill worker: `tandem/prefill/v1/prefill.proto`.
+pub mod prefill {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tandem.prefill.v1");
+    }
+}
+
 /// A stage of a split target: `tandem/stage/v1/stage.proto`.
 pub mod stage {
     /// Version 1.

@@ -1,5 +1,7 @@
 //! Many short strings in little memory: vocabularies have hundreds of thousands.
 
+use sha2::{Digest as _, Sha256};
+
 /// A list of strings in one allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Strings {
@@ -38,6 +40,16 @@ impl Strings {
         self.text.get(start..*self.ends.get(index)?)
     }
 
+    /// Tells lists apart: SHA-256 of each string's length (8 bytes, little-endian) and its bytes, one after another.
+    pub fn sha256(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        for string in self.iter() {
+            hasher.update((string.len() as u64).to_le_bytes());
+            hasher.update(string);
+        }
+        hasher.finalize().into()
+    }
+
     /// The strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         let mut start = 0;
@@ -71,5 +83,19 @@ mod tests {
         assert_eq!(list.get(2), Some("ß"));
         assert_eq!(list.get(4), None);
         assert!(Strings::default().is_empty());
+    }
+
+    #[test]
+    fn lists_that_differ_in_text_order_or_bounds_have_other_digests() {
+        let digest = |strings: &[&str]| strings.iter().collect::<Strings>().sha256();
+        let lists: [&[&str]; 5] = [&["ab", "c"], &["a", "bc"], &["c", "ab"], &["abc"], &[]];
+        for (index, list) in lists.iter().enumerate() {
+            assert_eq!(digest(list), digest(list));
+            assert!(
+                lists[..index]
+                    .iter()
+                    .all(|other| digest(other) != digest(list))
+            );
+        }
     }
 }

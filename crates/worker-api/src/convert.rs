@@ -1,6 +1,7 @@
 //! Domain types to messages and back. A message is foreign input: what it leaves out is an error, not a default.
 
 mod draft;
+mod prefill;
 mod speculation;
 mod stage;
 
@@ -18,6 +19,13 @@ pub(crate) use draft::{draft_from_proto, draft_stats_from_proto, transports_to_p
 pub use draft::{
     draft_stats_to_proto, draft_to_proto, session_from_proto, session_to_proto,
     transports_from_proto,
+};
+pub(crate) use prefill::{
+    compress_event_from_proto, compress_request_to_proto, prefill_from_proto,
+    prefill_stats_from_proto,
+};
+pub use prefill::{
+    compress_event_to_proto, compress_request_from_proto, prefill_stats_to_proto, prefill_to_proto,
 };
 pub(crate) use speculation::speculation_from_proto;
 pub use stage::{later_stage_from_proto, stage_session_to_proto};

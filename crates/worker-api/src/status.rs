@@ -7,6 +7,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::error::{SessionError, WorkerError};
+use crate::prefill::CompressError;
 
 /// Tells apart what one status code cannot.
 const DETAIL: &str = "tandem-error";
@@ -28,10 +29,30 @@ pub fn to_status(error: &GenerateError) -> Status {
     };
     let mut status = Status::new(code, error.to_string());
     if matches!(error, GenerateError::PromptTooLong { .. }) {
-        let detail = MetadataValue::from_static(PROMPT_TOO_LONG);
-        status.metadata_mut().insert(DETAIL, detail);
+        note_too_long(&mut status);
     }
     status
+}
+
+/// The status that a prefill worker answers with.
+#[must_use]
+pub fn compress_status(error: &CompressError) -> Status {
+    let code = match error {
+        CompressError::Invalid(_) | CompressError::PromptTooLong { .. } => Code::InvalidArgument,
+        CompressError::QueueFull { .. } => Code::ResourceExhausted,
+        CompressError::NoRoom(_) | CompressError::ShuttingDown => Code::Unavailable,
+        CompressError::Model(_) => Code::Internal,
+    };
+    let mut status = Status::new(code, error.to_string());
+    if matches!(error, CompressError::PromptTooLong { .. }) {
+        note_too_long(&mut status);
+    }
+    status
+}
+
+fn note_too_long(status: &mut Status) {
+    let detail = MetadataValue::from_static(PROMPT_TOO_LONG);
+    status.metadata_mut().insert(DETAIL, detail);
 }
 
 /// The status that ends a session, or refuses one.
@@ -104,8 +125,9 @@ mod tests {
     use generation::GenerateError;
     use tonic::{Code, Status};
 
-    use super::{session_error, session_status, to_status};
+    use super::{compress_status, session_error, session_status, to_status, worker_error};
     use crate::error::{SessionError, WorkerError};
+    use crate::prefill::CompressError;
 
     #[test]
     fn errors_keep_their_kind_and_words_over_the_wire() {
@@ -134,6 +156,39 @@ mod tests {
             GenerateError::Model("page table".to_owned()),
             WorkerError::Internal,
         );
+    }
+
+    #[test]
+    fn what_keeps_a_prompt_from_compression_keeps_its_kind_and_words_over_the_wire() {
+        let check = |error: CompressError, expected: fn(String) -> WorkerError| {
+            let message = error.to_string();
+            match worker_error(&compress_status(&error), "prefill") {
+                WorkerError::Unavailable(got) => {
+                    assert_eq!(
+                        expected(String::new()),
+                        WorkerError::Unavailable(String::new())
+                    );
+                    assert!(got.contains("prefill") && got.contains(&message), "{got}");
+                }
+                other => assert_eq!(other, expected(message)),
+            }
+        };
+        let too_long = CompressError::PromptTooLong {
+            prompt_tokens: 9,
+            context_length: 8,
+        };
+        check(too_long, WorkerError::PromptTooLong);
+        let invalid = CompressError::Invalid("token 7".to_owned());
+        check(invalid, WorkerError::Invalid);
+        check(
+            CompressError::QueueFull { limit: 3 },
+            WorkerError::QueueFull,
+        );
+        let no_room = CompressError::NoRoom("2 GiB of 1".to_owned());
+        check(no_room, WorkerError::Unavailable);
+        check(CompressError::ShuttingDown, WorkerError::Unavailable);
+        let broken = CompressError::Model("page table".to_owned());
+        check(broken, WorkerError::Internal);
     }
 
     #[test]

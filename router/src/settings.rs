@@ -24,6 +24,13 @@ pub struct Settings {
     /// Where the draft worker listens; without it the target decodes plainly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<Endpoint>,
+    /// Where the prefill worker listens; without it no prompt is made shorter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<Endpoint>,
+    /// GGUF file of the prefill worker's drafter, whose tokenizer speaks where its tokens are not the target's. Without it: the
+    /// demo's inside the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_drafter: Option<PathBuf>,
     /// Name that clients ask for; by default `general.name` of the model file, or the file's own name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_name: Option<String>,
@@ -54,6 +61,8 @@ impl Default for Settings {
             listen: "127.0.0.1:8000".to_owned(),
             target: Endpoint::Tcp("127.0.0.1:7001".to_owned()),
             draft: None,
+            prefill: None,
+            prefill_drafter: None,
             model_name: None,
             chat_template_file: None,
             max_in_flight: config.max_in_flight,

@@ -302,6 +302,15 @@ pub(crate) struct RouterRoleArgs {
     #[arg(long, env = "TANDEM_DRAFT_ENDPOINT", value_name = "ENDPOINT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<String>,
+    /// Where the prefill worker listens: unix:PATH or tcp:HOST:PORT [default: no prompt is made shorter].
+    #[arg(long, env = "TANDEM_PREFILL_ENDPOINT", value_name = "ENDPOINT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<String>,
+    /// GGUF file of the prefill worker's drafter, whose tokenizer speaks where its tokens are not the target's [default: the
+    /// demo's inside this program].
+    #[arg(long, env = "TANDEM_PREFILL_DRAFTER", value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_drafter: Option<PathBuf>,
     #[command(flatten)]
     #[serde(flatten)]
     pub router: RouterArgs,

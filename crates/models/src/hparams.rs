@@ -150,7 +150,10 @@ impl Keys<'_> {
 
 impl ModelConfig {
     /// Reads everything that the graph of the file's architecture needs.
-    pub(crate) fn read(file: &GgufFile) -> Result<Self, ModelError> {
+    ///
+    /// # Errors
+    /// An architecture that there is no graph for; a key that is missing or has a value that cannot be.
+    pub fn read(file: &GgufFile) -> Result<Self, ModelError> {
         let architecture = Architecture::of(file)?;
         let keys = Keys {
             file,

@@ -7,8 +7,10 @@ use generation::SpeculationMode;
 use kernels::DeviceName;
 use models::KvType;
 
+mod prefill;
 mod serve;
 
+pub(crate) use prefill::{PrefillArgs, PrefillWorkerArgs, ProbeCompressArgs};
 pub(crate) use serve::{
     ChatArgs, CommonArgs, DoctorArgs, DraftWorkerArgs, RouterRoleArgs, TargetStageArgs,
     TargetWorkerArgs, UpArgs,
@@ -46,6 +48,8 @@ pub(crate) enum Command {
     TargetStage(TargetStageArgs),
     /// Only the draft worker: loads the draft model and proposes to target workers.
     DraftWorker(DraftWorkerArgs),
+    /// Only the prefill worker: says which parts of long prompts are kept.
+    PrefillWorker(PrefillWorkerArgs),
     /// Continue a prompt and stream the text: `tandem run -p "def fibonacci(n):"`.
     Run(RunArgs),
     /// Measure prompt processing and decoding in tokens per second (medians after a warm-up), or with --mode or --draft
@@ -272,6 +276,9 @@ pub(crate) enum ProbeCommand {
         #[arg(long)]
         out: PathBuf,
     },
+    /// How important the chunks of a prompt are to its end, and which are kept: `{"chunk_scores": [...], "kept_chunks": [...],
+    /// "kept_spans": [[start, end], ...], ...}`, as JSON.
+    Compress(ProbeCompressArgs),
     /// Token ids of the text on standard input, as JSON.
     Tokenize {
         #[command(flatten)]

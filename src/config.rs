@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-const TABLES: [&str; 3] = ["target-worker", "draft-worker", "router"];
+const TABLES: [&str; 4] = ["target-worker", "draft-worker", "prefill-worker", "router"];
 
 /// Reads one role's settings: its table of `file` with `flags` on top.
 ///

@@ -1,5 +1,7 @@
 //! `tandem doctor`: what this machine has, and whether a model fits.
 
+mod prefill;
+
 use std::collections::HashMap;
 use std::io::{Write, stdout};
 
@@ -42,6 +44,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let cuda_devices = cuda.devices.iter().enumerate();
     devices.extend(cuda_devices.map(|(ordinal, device)| cuda_device(ordinal, device, need)));
     let stages = stages(&mut config, &file, &devices)?;
+    // The demo's own says nothing of another model.
+    let has_drafter = args.prefill_drafter.is_some() || args.model.is_none();
+    let prefill = has_drafter
+        .then(|| prefill::report(args.prefill_drafter.as_deref(), &devices))
+        .transpose()?;
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "cuda": {"driver": said(&cuda.driver), "compiler": said(&cuda.compiler)},
@@ -58,6 +65,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             "missing_bytes": need.missing(),
             "stages": stages,
         },
+        "prefill": prefill,
     });
     if args.json {
         writeln!(stdout(), "{report}")?;
@@ -224,6 +232,9 @@ fn print(report: &Value, need: &MemoryNeed) -> Result<()> {
             &stage["missing_bytes"],
             ", or its --target-layer-split",
         )?;
+    }
+    if !report["prefill"].is_null() {
+        prefill::print(&report["prefill"])?;
     }
     Ok(())
 }

@@ -58,6 +58,7 @@ fn dispatch() -> anyhow::Result<()> {
             | Command::TargetWorker(_)
             | Command::TargetStage(_)
             | Command::DraftWorker(_)
+            | Command::PrefillWorker(_)
     );
     let log = log.unwrap_or_else(|| if serves { "info" } else { "warn" }.to_owned());
     service::init_telemetry(&log);
@@ -69,6 +70,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::TargetWorker(args) => roles::target_worker(&args),
         Command::TargetStage(args) => roles::target_stage(&args),
         Command::DraftWorker(args) => roles::draft_worker(&args),
+        Command::PrefillWorker(args) => roles::prefill_worker(&args),
         Command::Run(args) => run::run(&args, &log),
         Command::Bench(args) => bench::run(&args, &log),
         Command::Models(ModelsCommand::Inspect { model }) => inspect::run(&model),

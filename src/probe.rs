@@ -1,5 +1,6 @@
 //! `tandem probe`: intermediate results, to hold against other implementations.
 
+mod compress;
 mod draft;
 mod tree;
 
@@ -42,6 +43,7 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
             };
             tree::run(logits, tensor.as_deref(), options, out)
         }
+        ProbeCommand::Compress(args) => compress::run(args),
         ProbeCommand::Tokenize { model, no_special } => tokenize(model, !no_special),
         ProbeCommand::Template {
             model,

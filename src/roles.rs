@@ -1,4 +1,5 @@
-//! `tandem router`, `tandem target-worker`, `tandem target-stage` and `tandem draft-worker`: one role in this process.
+//! `tandem router`, `tandem target-worker`, `tandem target-stage`, `tandem draft-worker` and `tandem prefill-worker`: one role in this
+//! process.
 
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use router::Drafts;
 use tokio::runtime::Runtime;
 use worker_api::{DraftClient, TargetClient};
 
-use crate::cli::{DraftWorkerArgs, RouterRoleArgs, TargetStageArgs, TargetWorkerArgs};
+use crate::cli::{
+    DraftWorkerArgs, PrefillWorkerArgs, RouterRoleArgs, TargetStageArgs, TargetWorkerArgs,
+};
 use crate::config;
 use crate::session;
 
@@ -68,6 +71,19 @@ pub(crate) fn draft_worker(args: &DraftWorkerArgs) -> Result<()> {
         let shutdown = service::cancel_on_signal()?;
         let progress = move |so_far| bar.show(so_far);
         draft_worker::run(config, draft, target, progress, shutdown).await
+    })
+}
+
+pub(crate) fn prefill_worker(args: &PrefillWorkerArgs) -> Result<()> {
+    end_with(args.supervisor_pid)?;
+    let config: prefill_worker::Config =
+        config::load(args.config.as_deref(), "prefill-worker", args)?;
+    config.check()?;
+    let file = session::open_drafter(config.drafter.as_deref())?;
+    // Calls only; the device has a thread of its own.
+    in_runtime(1, async {
+        let shutdown = service::cancel_on_signal()?;
+        prefill_worker::run(config, file, shutdown).await
     })
 }
 

@@ -16,6 +16,8 @@ use crate::cli::ModelArgs;
 const DEMO_TARGET: &[u8] = include_bytes!("../deploy/demo/demo-target.gguf");
 /// Its draft.
 const DEMO_DRAFT: &[u8] = include_bytes!("../deploy/demo/demo-draft.gguf");
+/// What scores long prompts for it.
+const DEMO_DRAFTER: &[u8] = include_bytes!("../deploy/demo/demo-prefill.gguf");
 /// Rows of one forward pass; longer prompts go in pieces of this size.
 pub(crate) const BATCH_ROWS: usize = 128;
 
@@ -40,6 +42,16 @@ pub(crate) fn open_draft(draft: Option<&Path>) -> Result<DraftFile> {
             .map_err(ModelError::from)
             .and_then(DraftFile::from_gguf)
             .context("opening the demo draft"),
+    }
+}
+
+/// Opens the prefill drafter asked for, or the demo's.
+pub(crate) fn open_drafter(drafter: Option<&Path>) -> Result<GgufFile> {
+    match drafter {
+        Some(path) => GgufFile::open(path)
+            .with_context(|| format!("opening prefill drafter {}", path.display())),
+        None => GgufFile::from_bytes("demo-prefill.gguf", DEMO_DRAFTER.to_vec())
+            .context("opening the demo prefill drafter"),
     }
 }
 

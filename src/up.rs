@@ -1,5 +1,7 @@
 //! `tandem up`: the whole set from one configuration.
 
+mod prefill;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io::{IsTerminal, Write, stdout};
@@ -33,6 +35,9 @@ struct SetConfig {
     /// Left out where there is no draft, or none is wanted.
     #[serde(skip_serializing_if = "Option::is_none")]
     draft_worker: Option<draft_worker::Config>,
+    /// The same of the drafter that makes prompts shorter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_worker: Option<prefill_worker::Config>,
     router: router::Settings,
 }
 
@@ -80,10 +85,12 @@ impl SetConfig {
             // Room for drafts that never come would be wasted.
             "off".clone_into(&mut target_worker.speculation);
         }
+        let prefill_worker = prefill::load(args, dir, &mut router)?;
         router.listen = free_address(&router.listen)?;
         Ok(Self {
             target_worker,
             draft_worker,
+            prefill_worker,
             router,
         })
     }
@@ -93,6 +100,9 @@ impl SetConfig {
         self.target_worker.check()?;
         let target = session::open(self.target_worker.model.as_deref())?;
         target_worker::split(&self.target_worker, &target)?;
+        if let Some(config) = &self.prefill_worker {
+            prefill::check(config)?;
+        }
         for device in self.target_worker.stage_devices()? {
             check_device(self.target_worker.device_setting(), device)?;
         }
@@ -144,12 +154,17 @@ impl SetConfig {
             is_vital: false,
             ..Process::vital("draft-worker", draft.drain_seconds)
         });
+        let prefill = self.prefill_worker.iter().map(|prefill| Process {
+            is_vital: false,
+            ..Process::vital("prefill-worker", prefill.drain_seconds)
+        });
         let workers = [
             Process::vital("router", self.router.drain_seconds),
             Process::vital("target-worker", target.drain_seconds),
         ];
         let stages = (1..=target.stages.len()).map(stage);
-        workers.into_iter().chain(stages).chain(draft).collect()
+        let workers = workers.into_iter().chain(stages);
+        workers.chain(draft).chain(prefill).collect()
     }
 }
 

@@ -223,6 +223,63 @@ fn probed_drafts_are_those_of_the_demo_models_goldens() {
     assert!(same >= 40, "{same} of {drafted}");
 }
 
+/// What `tandem probe compress` says of the golden prompt of 2048 tokens.
+fn probed_compression(more: &[&str]) -> Value {
+    let out = tempfile::tempdir().unwrap();
+    let (tokens, written) = (out.path().join("ids.json"), out.path().join("spans.json"));
+    let text = std::fs::read_to_string(repository("deploy/demo/goldens.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    std::fs::write(&tokens, golden["prefill"]["ids"].to_string()).unwrap();
+    let mut args = vec!["probe", "compress", "--tokens", tokens.to_str().unwrap()];
+    args.extend(["--out", written.to_str().unwrap()]);
+    args.extend(more);
+    tandem(&args, "");
+    serde_json::from_str(&std::fs::read_to_string(&written).unwrap()).unwrap()
+}
+
+#[test]
+fn probed_chunk_scores_are_those_of_the_demo_models_goldens() {
+    let text = std::fs::read_to_string(repository("deploy/demo/goldens.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let drafter = repository("deploy/demo/demo-prefill.gguf");
+    let drafter = ["--prefill-drafter", drafter.to_str().unwrap()];
+    let probed = probed_compression(&[&drafter[..], &["--positions", "rotated"]].concat());
+    assert_eq!(
+        (&probed["tokens"], &probed["chunk"]),
+        (&json!(2048), &json!(32))
+    );
+    let numbers = |list: &Value| -> Vec<f64> { serde_json::from_value(list.clone()).unwrap() };
+    let got = numbers(&probed["chunk_scores"]);
+    let want = numbers(&golden["prefill"]["chunk_scores"]);
+    assert_eq!(got.len(), want.len());
+    for (chunk, (got, want)) in got.iter().zip(&want).enumerate() {
+        // They are written with six digits after the point.
+        assert!((got - want).abs() < 1e-6, "chunk {chunk}: {got}, {want}");
+    }
+}
+
+#[test]
+fn probed_spans_are_the_chunks_that_are_kept() {
+    let kept = |probed: &Value| probed["kept_chunks"].as_array().unwrap().len();
+    // Three that the share allows, and eight that the end of the prompt names.
+    let probed = probed_compression(&["--as-served"]);
+    assert_eq!((kept(&probed), &probed["kept_tokens"]), (11, &json!(352)));
+    let spans: Vec<[usize; 2]> = serde_json::from_value(probed["kept_spans"].clone()).unwrap();
+    assert_eq!(
+        spans.iter().map(|[start, end]| end - start).sum::<usize>(),
+        352
+    );
+    assert!(
+        spans
+            .iter()
+            .any(|[start, end]| *start <= 1709 && 1729 <= *end),
+        "{spans:?}"
+    );
+    assert_eq!(probed["options"]["exact"], false);
+    let probed = probed_compression(&["--as-served", "--keep-ratio", "0.1", "--within-budget"]);
+    assert_eq!(kept(&probed), 6);
+}
+
 /// A file with one tensor of these little-endian bytes.
 fn write_tensor(path: &Path, dtype: Dtype, shape: &[usize], bytes: &[u8]) {
     let view = TensorView::new(dtype, shape.to_vec(), bytes).unwrap();

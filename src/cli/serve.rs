@@ -6,11 +6,13 @@ use clap::Args;
 use models::KvType;
 use serde::Serialize;
 
+use crate::cli::PrefillArgs;
+
 /// What all serving commands take.
 #[derive(Clone, Debug, Default, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct CommonArgs {
-    /// TOML file with the tables [target-worker], [draft-worker] and [router]; see deploy/config/tandem.toml.
+    /// TOML file with the tables [target-worker], [draft-worker], [prefill-worker] and [router]; see deploy/config/tandem.toml.
     #[arg(long, env = "TANDEM_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
@@ -186,6 +188,8 @@ pub(crate) struct UpArgs {
     pub target: TargetArgs,
     #[command(flatten)]
     pub draft: DraftArgs,
+    #[command(flatten)]
+    pub prefill: PrefillArgs,
 }
 
 /// `tandem target-worker`.
@@ -364,6 +368,9 @@ pub(crate) struct DoctorArgs {
         value_name = "SHARE,SHARE"
     )]
     pub target_layer_split: Vec<f64>,
+    /// GGUF file of a prefill drafter: tell what it takes [default: the demo's for the demo model, none for others].
+    #[arg(long, value_name = "FILE")]
+    pub prefill_drafter: Option<PathBuf>,
     /// CPU threads; 0: all that the system offers.
     #[arg(short, long, default_value_t = 0, value_name = "N")]
     pub threads: usize,

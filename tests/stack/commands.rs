@@ -50,6 +50,10 @@ fn doctor_reports_in_json() {
     let report: Value = serde_json::from_str(&ended.stdout).expect("one JSON object");
     assert_eq!(report["model"]["architecture"], "qwen35");
     assert_eq!(report["model"]["missing_bytes"], 0);
+    let prefill = &report["prefill"];
+    assert_eq!(prefill["prompt_tokens"], 32768);
+    assert!(prefill["prompt_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(prefill["fits"][0]["missing_bytes"], 0);
     assert!(
         report["devices"][0]["read_bytes_per_second"]
             .as_f64()

@@ -10,6 +10,7 @@ mod deaths;
 mod devices;
 mod drafts;
 mod http;
+mod prefill;
 mod prefixes;
 mod processes;
 mod refusals;

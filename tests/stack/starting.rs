@@ -7,6 +7,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::http::{Client, completion};
+use crate::prefill::DEMO_DRAFTER;
 use crate::processes::{Process, entries, run, tandem, wait_until};
 use crate::set::Set;
 
@@ -89,6 +90,22 @@ fn a_start_that_cannot_work_names_the_cause_and_leaves_nothing() {
     let large = split("cpu,cpu", &["--ctx-size", "100000000"]);
     check_refused(&large, "of 2 (cpu, layers");
     check_refused(&large, "target-layer-split");
+    check_refused(
+        &up(&["--prefill-drafter", "/no/such.gguf"]),
+        "/no/such.gguf",
+    );
+    check_refused(&up(&["--prefill-drafter", DEMO_TARGET]), "demo-target.gguf");
+    let scoring = |setting, value| up(&["--prefill-drafter", DEMO_DRAFTER, setting, value]);
+    check_refused(
+        &scoring("--prefill-device", "cuda:99"),
+        "prefill-device cuda:99",
+    );
+    check_refused(
+        &scoring("--prefill-score-positions", "turned"),
+        "score-positions is `turned`",
+    );
+    check_refused(&scoring("--prefill-sparsity", "2"), "sparsity is `2`");
+    check_refused(&scoring("--prefill-score-layers", "9"), "4 layers");
     check_refused(&up(&["--speculation", "twice"]), "`twice`");
     check_refused(&up(&["--ddtree-budget", "0"]), "ddtree-budget is 0");
     check_refused(&["up", "--listen", "nowhere"], "nowhere");
@@ -102,6 +119,7 @@ fn a_start_that_cannot_work_names_the_cause_and_leaves_nothing() {
         ("[router]\ncors = \"perhaps\"\n", "cors"),
         ("[router\n", "tandem.toml"),
         ("[draft-worker]\nblock-size = 8\n", "block-size"),
+        ("[prefill-worker]\nkeep = 8\n", "keep"),
     ] {
         let path = config(dir.path(), text);
         check_refused(&["up", "--listen", "127.0.0.1:0", "--config", &path], cause);
@@ -126,6 +144,7 @@ fn the_sample_configuration_is_the_defaults_and_says_every_key() {
     let read = |text: &str| -> (
         target_worker::Config,
         draft_worker::Config,
+        prefill_worker::Config,
         router::Settings,
     ) {
         let mut tables: toml::Table = text.parse().unwrap();
@@ -133,15 +152,17 @@ fn the_sample_configuration_is_the_defaults_and_says_every_key() {
         let read = (
             take("target-worker").try_into().unwrap(),
             take("draft-worker").try_into().unwrap(),
+            take("prefill-worker").try_into().unwrap(),
             take("router").try_into().unwrap(),
         );
         assert!(tables.is_empty(), "{tables:?}");
         read
     };
     let text = fs::read_to_string(sample).unwrap();
-    let (worker, draft, router) = read(&text);
+    let (worker, draft, prefill, router) = read(&text);
     assert_eq!(worker, target_worker::Config::default());
     assert_eq!(draft, draft_worker::Config::default());
+    assert_eq!(prefill, prefill_worker::Config::default());
     assert_eq!(router, router::Settings::default());
 
     // With the settings that have no default, every field is there: none is at its default by being left out.
@@ -151,11 +172,12 @@ fn the_sample_configuration_is_the_defaults_and_says_every_key() {
     };
     let text: Vec<String> = text.lines().map(uncomment).collect();
     let text = text.join("\n");
-    let (worker, draft, router) = read(&text);
+    let (worker, draft, prefill, router) = read(&text);
     let written: toml::Table = text.parse().unwrap();
     for (name, full) in [
         ("target-worker", toml::Value::try_from(&worker).unwrap()),
         ("draft-worker", toml::Value::try_from(&draft).unwrap()),
+        ("prefill-worker", toml::Value::try_from(&prefill).unwrap()),
         ("router", toml::Value::try_from(&router).unwrap()),
     ] {
         assert_eq!(keys("", &written[name]), keys("", &full), "{name}");

@@ -1,6 +1,6 @@
 //! The drafter and the device it comes to and leaves.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use gguf::GgufFile;
 use kernels::{DeviceName, open_limited_device};
 use models::{
@@ -30,6 +30,8 @@ impl Drafter {
             .context("device")?;
         let reading = || format!("the prefill drafter {path}");
         let model = ModelConfig::read(&file).with_context(reading)?;
+        let least = scorer_memory_need(&file, &options, 0).with_context(reading)?;
+        check_limit(config.device_memory, least.total()).with_context(reading)?;
         let tokens = model.context_length;
         let need = scorer_memory_need(&file, &options, tokens).with_context(reading)?;
         tell_fit(&need.on(device.as_ref()), tokens);
@@ -95,6 +97,23 @@ pub(crate) fn refusal(error: ModelError) -> CompressError {
     }
 }
 
+/// What is never there is no use to wait for.
+fn check_limit(device_memory: Option<f64>, bytes: u64) -> Result<()> {
+    let Some(limit) = device_memory else {
+        return Ok(());
+    };
+    let least = gib(bytes);
+    ensure!(
+        least <= limit,
+        "device-memory is {limit} GiB, expected at least {least:.3} GiB for weights and scratch alone"
+    );
+    Ok(())
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
 /// What does not fit now may fit later, where the device is shared.
 fn tell_fit(need: &MemoryNeed, tokens: usize) {
     let words = words(need, tokens);
@@ -106,7 +125,6 @@ fn tell_fit(need: &MemoryNeed, tokens: usize) {
 }
 
 fn words(need: &MemoryNeed, tokens: usize) -> String {
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let available = need.available.map_or(String::new(), |available| {
         format!(", {:.2} GiB available", gib(available))
     });

@@ -283,6 +283,24 @@ async fn a_prompt_that_cannot_be_scored_is_refused_by_what_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_does_not_fit_beside_the_weights_is_refused_before_anything_is_loaded() {
+    // Weights and scratch take 0.0171 GiB.
+    let worker = Worker::start(|config| config.device_memory = Some(0.0175)).await;
+    let refused = worker.refusal(request(golden().0)).await;
+    assert!(
+        matches!(refused, WorkerError::Unavailable(_)),
+        "{refused:?}"
+    );
+    let words = refused.to_string();
+    assert!(words.contains("a prompt of 2048 tokens"), "{words}");
+    let stats = worker.stats().await;
+    assert_eq!((stats.failed_requests, stats.loads), (1, 0));
+    let answer = worker.compress(request((0..64).collect())).await;
+    assert_eq!(answer.tokens_out, 32);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn prompts_wait_their_turn_up_to_a_bound_and_go_when_nobody_waits() {
     let worker = Worker::start(|config| config.queue_len = 1).await;
     let first = worker.start_long().await;
@@ -321,17 +339,26 @@ async fn a_worker_that_ends_gives_up_what_it_is_at() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_score_is_refused_by_name() {
+async fn what_cannot_score_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    for (file, score_layers, words) in [
-        ("demo-target.gguf", None, "demo-target.gguf"),
-        ("demo-prefill.gguf", Some(9), "4 layers"),
+    let default = Config::default();
+    let layers = Config {
+        score_layers: Some(9),
+        ..default.clone()
+    };
+    let memory = Config {
+        device_memory: Some(0.01),
+        ..default.clone()
+    };
+    for (number, file, config, words) in [
+        (0, "demo-target.gguf", default, "demo-target.gguf"),
+        (1, "demo-prefill.gguf", layers, "4 layers"),
+        (2, "demo-prefill.gguf", memory, "device-memory is 0.01 GiB"),
     ] {
-        let listen = format!("unix:{}", dir.path().join(file).display());
+        let listen = format!("unix:{}", dir.path().join(number.to_string()).display());
         let config = Config {
             listen: listen.parse().unwrap(),
-            score_layers,
-            ..Config::default()
+            ..config
         };
         let ended = prefill_worker::run(config, demo_file(file), CancellationToken::new()).await;
         let error = format!("{:#}", ended.unwrap_err());

@@ -245,6 +245,24 @@ async fn where_it_parks_it_has_when_the_answer_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_has_its_memory_back_with_the_answer_and_keeps_what_the_cpu_does() {
+    // Three of six chunks, one of them for its importance.
+    let request = CompressRequest {
+        keep_ratio: 0.5,
+        ..request((0..192).map(|at| at * 31 % 8000).collect())
+    };
+    let on_cpu = Worker::start(|_| {}).await;
+    let expected = on_cpu.compress(request.clone()).await.kept;
+    on_cpu.stop().await;
+    let worker = Worker::start(|config| config.device = "emulated".to_owned()).await;
+    let answer = worker.compress(request).await;
+    assert_eq!(answer.kept, expected);
+    let stats = worker.stats().await;
+    assert_eq!((stats.is_resident, stats.parks), (false, 1));
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_that_is_too_short_to_be_scored_stays_as_it_is() {
     let worker = Worker::start(|_| {}).await;
     for len in [0, 1, 8] {

@@ -28,7 +28,7 @@ fn a_request_that_cannot_be_is_refused_by_name() {
     };
     check(|message| message.keep_ratio = 0.0, "keep_ratio is 0");
     check(|message| message.keep_ratio = 1.5, "keep_ratio is 1.5");
-    check(|message| message.keep_ratio = f32::NAN, "keep_ratio is NaN");
+    check(|message| message.keep_ratio = f64::NAN, "keep_ratio is NaN");
     check(|message| message.protected[0].end = 101, "60..101");
     check(|message| message.protected[1].start = 7, "7..7");
 }

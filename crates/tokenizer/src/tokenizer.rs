@@ -148,6 +148,25 @@ impl Tokenizer {
         })
     }
 
+    /// Where each of `ids` ends in `text`, which they spell; a BOS before it that it does not spell ends where it begins. `None`
+    /// where they spell something else, as where the vocabulary lacks a byte of the text.
+    #[must_use]
+    pub fn ends(&self, ids: &[u32], text: &str) -> Option<Vec<usize>> {
+        let text = text.as_bytes();
+        let mut ends = Vec::with_capacity(ids.len());
+        let mut at = 0;
+        for (index, &id) in ids.iter().enumerate() {
+            let bytes = self.token_bytes(id, true)?;
+            if text[at..].starts_with(&bytes) {
+                at += bytes.len();
+            } else if index > 0 || Some(id) != self.bos {
+                return None;
+            }
+            ends.push(at);
+        }
+        (at == text.len()).then_some(ends)
+    }
+
     /// How many tokens there are.
     #[must_use]
     pub fn vocab_size(&self) -> usize {

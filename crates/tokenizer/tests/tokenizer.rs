@@ -160,6 +160,30 @@ fn beginning_of_sequence() {
 }
 
 #[test]
+fn tokens_end_where_their_bytes_do() {
+    let mut spec = spec();
+    spec.add_bos = Some(true);
+    spec.bos = Some(261);
+    let tokenizer = Tokenizer::new(spec).unwrap();
+    let text = "hello é<think>\u{7}<|im_end|>";
+    let ids = tokenizer.encode(
+        text,
+        EncodeOptions {
+            add_bos: true,
+            parse_special: true,
+        },
+    );
+    let ends = tokenizer.ends(&ids, text).unwrap();
+    assert_eq!(ends, [0, 5, 6, 8, 15, 16, 26]);
+    assert_eq!(tokenizer.ends(&ids[1..], text).unwrap(), ends[1..]);
+    // Something else, too little, too much.
+    assert_eq!(tokenizer.ends(&ids, "hello e"), None);
+    assert_eq!(tokenizer.ends(&ids[..3], text), None);
+    assert_eq!(tokenizer.ends(&[259, 259], "hello"), None);
+    assert_eq!(tokenizer.ends(&[259, 261], "hello"), None);
+}
+
+#[test]
 fn stop_ids() {
     assert_eq!(tokenizer().stop_ids(), [261, 263]);
     let other = Tokenizer::new(TokenizerSpec {

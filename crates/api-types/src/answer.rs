@@ -195,6 +195,22 @@ pub struct Usage {
     pub prompt_tokens_details: PromptTokensDetails,
     /// What the generated tokens were.
     pub completion_tokens_details: CompletionTokensDetails,
+    /// How the prompt was made shorter, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<CompressionReport>,
+}
+
+/// How a prompt was made shorter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CompressionReport {
+    /// `prompt`, or `messages` where each was shortened by itself.
+    pub scope: &'static str,
+    /// Tokens of the prompt as it was sent.
+    pub original_tokens: u32,
+    /// Tokens of it that the model saw.
+    pub kept_tokens: u32,
+    /// Milliseconds that choosing them took.
+    pub ms: u64,
 }
 
 /// Where prompt tokens came from.

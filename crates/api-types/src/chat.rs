@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::compression::CompressionOptions;
 use crate::error::RequestError;
 use crate::fields::{Above, Fields, shown};
 use crate::messages;
@@ -34,6 +35,8 @@ pub struct ChatRequest {
     pub template_kwargs: Map<String, Value>,
     /// Log-probabilities wanted, and of how many alternatives.
     pub top_logprobs: Option<u32>,
+    /// Whether the prompt is made shorter.
+    pub compression: CompressionOptions,
     /// How the answers are made and sent.
     pub options: AnswerOptions,
 }
@@ -52,6 +55,7 @@ impl ChatRequest {
             add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
             template_kwargs: take_template_kwargs(&mut fields)?,
             top_logprobs: take_logprobs(&mut fields)?,
+            compression: CompressionOptions::take(&mut fields)?,
             options: AnswerOptions::take(&mut fields)?,
         };
         check_response_format(&mut fields)?;

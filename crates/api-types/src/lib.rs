@@ -6,6 +6,7 @@
 mod answer;
 mod chat;
 mod completion;
+mod compression;
 mod error;
 mod fields;
 mod messages;
@@ -15,11 +16,12 @@ mod tokens;
 pub use answer::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
     ChatMessage, ChatTopLogprob, Completion, CompletionChoice, CompletionLogprobs,
-    CompletionTokensDetails, PromptTokensDetails, SpeculationReport, SpeculationStages, Timings,
-    Usage,
+    CompletionTokensDetails, CompressionReport, PromptTokensDetails, SpeculationReport,
+    SpeculationStages, Timings, Usage,
 };
 pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};
+pub use compression::{CompressionMode, CompressionOptions};
 pub use error::RequestError;
 pub use options::{AnswerOptions, SamplingOptions};
 pub use tokens::{DetokenizeRequest, TokenizeRequest};

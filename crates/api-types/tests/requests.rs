@@ -1,6 +1,9 @@
 //! What bodies become: the shape that templates and the target take.
 
-use api_types::{ChatRequest, CompletionRequest, DetokenizeRequest, Prompt, TokenizeRequest};
+use api_types::{
+    ChatRequest, CompletionRequest, CompressionMode, CompressionOptions, DetokenizeRequest, Prompt,
+    TokenizeRequest,
+};
 use serde_json::{Value, json};
 
 fn chat(body: &Value) -> ChatRequest {
@@ -127,6 +130,25 @@ fn numbers_of_other_servers_mean_the_same_here() {
     assert_eq!(request.prompts, [Prompt::Tokens(vec![1, 2])]);
     assert_eq!(request.options.seed, Some(u64::MAX - 1));
     assert_eq!(request.options.stop, ["x"]);
+}
+
+#[test]
+fn compression_is_a_mode_or_an_object() {
+    let taken = |value: Value| {
+        let messages = json!([{ "role": "user", "content": "hi" }]);
+        chat(&json!({ "messages": messages, "prefill_compression": value })).compression
+    };
+    let options = |mode, keep_ratio| CompressionOptions { mode, keep_ratio };
+    assert_eq!(taken(Value::Null), options(None, None));
+    assert_eq!(
+        taken(json!("auto")),
+        options(Some(CompressionMode::Auto), None)
+    );
+    assert_eq!(
+        taken(json!({ "mode": "always", "keep_ratio": 0.25 })),
+        options(Some(CompressionMode::Always), Some(0.25))
+    );
+    assert_eq!(taken(json!({ "keep_ratio": 1 })), options(None, Some(1.0)));
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub(super) fn usage(prompt_tokens: u32, tally: Tally) -> Usage {
         completion_tokens_details: CompletionTokensDetails {
             reasoning_tokens: tally.reasoning_tokens,
         },
+        compression: None,
     }
 }
 

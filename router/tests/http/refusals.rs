@@ -196,6 +196,26 @@ fn what_is_not_there_is_refused_by_name() {
             json!(null),
         ),
         (json!({ "prompt": "x" }), "prompt", json!("unknown_field")),
+        (
+            json!({ "prefill_compression": "sometimes" }),
+            "prefill_compression",
+            json!(null),
+        ),
+        (
+            json!({ "prefill_compression": { "mode": true } }),
+            "prefill_compression.mode",
+            json!(null),
+        ),
+        (
+            json!({ "prefill_compression": { "keep_ratio": 0 } }),
+            "prefill_compression.keep_ratio",
+            json!(null),
+        ),
+        (
+            json!({ "prefill_compression": { "ratio": 1 } }),
+            "prefill_compression.ratio",
+            json!("unknown_field"),
+        ),
     ] {
         refused(&server, CHAT, &fields, 400, param, code);
     }

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
-use router::Drafts;
+use router::{Drafts, Prefill};
 use tokio::runtime::Runtime;
-use worker_api::{DraftClient, TargetClient};
+use worker_api::{DraftClient, PrefillClient, TargetClient};
 
 use crate::cli::{
     DraftWorkerArgs, PrefillWorkerArgs, RouterRoleArgs, TargetStageArgs, TargetWorkerArgs,
@@ -96,10 +96,16 @@ pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
         let target = TargetClient::new(&settings.target)?;
         let draft = settings.draft.as_ref().map(DraftClient::new).transpose()?;
         let drafts = draft.map(|draft| Drafts::new(target.clone(), draft));
+        let prefill = settings.prefill.as_ref().map(|endpoint| {
+            let drafter = session::open_drafter(settings.prefill_drafter.as_deref())?;
+            Prefill::new(PrefillClient::new(endpoint)?, &drafter)
+        });
+        let prefill = prefill.transpose()?;
         let listener = tokio::net::TcpListener::bind(&settings.listen)
             .await
             .with_context(|| format!("listening on {}", settings.listen))?;
-        router::run(settings.check()?, file, target, drafts, listener, shutdown).await
+        let config = settings.check()?;
+        router::run(config, file, target, drafts, prefill, listener, shutdown).await
     })
 }
 

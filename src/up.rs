@@ -98,6 +98,7 @@ impl SetConfig {
     /// Opens the model files: one that cannot be read, or a draft of another model, fails before any process is there.
     fn check_files(&self) -> Result<()> {
         self.target_worker.check()?;
+        self.router.clone().check()?;
         let target = session::open(self.target_worker.model.as_deref())?;
         target_worker::split(&self.target_worker, &target)?;
         if let Some(config) = &self.prefill_worker {

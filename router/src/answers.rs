@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use api_types::CompressionReport;
 use generation::{FinishReason, GenerateEvent, SpeculationTimings};
 use metrics::Gauge;
 use tokio::sync::OwnedSemaphorePermit;
@@ -15,6 +16,7 @@ use crate::answer::{Answer, Piece, Tally};
 use crate::error::RouterError;
 use crate::metrics::Metrics;
 use crate::plan::AnswersPlan;
+use crate::progress::Progress;
 use crate::record::{Outcome, RequestRecord};
 use crate::state::State;
 use crate::target::Target;
@@ -26,6 +28,7 @@ pub(crate) struct Answers {
     events: StreamMap<usize, Events>,
     answers: Vec<Answer>,
     prompt_tokens: u32,
+    compression: Option<CompressionReport>,
     /// Answers per prompt.
     n: usize,
     deadline: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -36,7 +39,7 @@ pub(crate) struct Answers {
 }
 
 /// Room for the answers, given back when dropped.
-struct Held {
+pub(crate) struct Held {
     gauge: Gauge,
     answers: f64,
     _permit: OwnedSemaphorePermit,
@@ -49,17 +52,26 @@ impl Drop for Held {
 }
 
 impl Answers {
-    /// Starts the answers at the target, or refuses them all.
+    /// Starts the answers at the target, or refuses them all. A prompt that may be made shorter is before.
     pub async fn start<T: Target>(
         state: &State<T>,
-        plan: AnswersPlan,
+        mut plan: AnswersPlan,
+        held: Held,
         record: Arc<RequestRecord>,
+        progress: &Progress,
     ) -> Result<Self, RouterError> {
-        if state.shutdown.is_cancelled() {
-            return Err(RouterError::Draining);
-        }
         let n = plan.options.n as usize;
-        let held = admit(state, plan.prompts.len() * n)?;
+        let mut compression = None;
+        if let Some(job) = plan.compression.take() {
+            let shortened = tokio::select! {
+                shortened = state.compressor.shorten(job, &record.id, progress) => shortened,
+                () = state.deadline.cancelled() => return Err(RouterError::Draining),
+            };
+            progress.set(None);
+            compression = shortened.report;
+            plan.history_tokens = shortened.history_tokens;
+            plan.prompts[0].0 = shortened.ids;
+        }
         let requests = plan.requests(state, &record.id).await?;
         let mut events = StreamMap::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
@@ -80,6 +92,7 @@ impl Answers {
                 .map(answer)
                 .collect(),
             prompt_tokens,
+            compression,
             n,
             deadline: Box::pin(state.deadline.clone().cancelled_owned()),
             metrics: Arc::clone(&state.metrics),
@@ -101,6 +114,11 @@ impl Answers {
     /// Tokens of the prompts.
     pub fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
+    }
+
+    /// How the prompt was made shorter, if it was.
+    pub fn compression(&self) -> Option<CompressionReport> {
+        self.compression
     }
 
     /// What all of them took so far; a prompt with several answers counts its cached tokens once.
@@ -215,8 +233,12 @@ impl Drop for Answers {
     }
 }
 
-/// Takes room for `wanted` answers at once, or none.
-fn admit<T: Target>(state: &State<T>, wanted: usize) -> Result<Held, RouterError> {
+/// Takes room for all answers of `plan` at once, or none.
+pub(crate) fn admit<T: Target>(state: &State<T>, plan: &AnswersPlan) -> Result<Held, RouterError> {
+    if state.shutdown.is_cancelled() {
+        return Err(RouterError::Draining);
+    }
+    let wanted = plan.prompts.len() * plan.options.n as usize;
     let limit = state.config.max_in_flight;
     let permits = u32::try_from(wanted).ok().filter(|_| wanted <= limit);
     let Some(permits) = permits else {

@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::compression::CompressionConfig;
+
 /// How the router serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouterConfig {
@@ -20,10 +22,12 @@ pub struct RouterConfig {
     pub max_body_bytes: usize,
     /// How long requests may go on after the shutdown began.
     pub drain_timeout: Duration,
-    /// Longest silence in a stream; then a sign of life is sent.
+    /// Longest silence in a stream; then a sign of life is sent. Zero: none is.
     pub keep_alive: Duration,
     /// Whether web pages of any origin may call.
     pub cors: bool,
+    /// When prompts are made shorter.
+    pub compression: CompressionConfig,
     /// What holds where a request says nothing.
     pub defaults: AnswerDefaults,
 }
@@ -39,6 +43,7 @@ impl Default for RouterConfig {
             drain_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
             cors: false,
+            compression: CompressionConfig::default(),
             defaults: AnswerDefaults::default(),
         }
     }

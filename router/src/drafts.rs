@@ -4,14 +4,13 @@
 //! the router has no part in it. When either ends, both are dropped and it begins anew. Requests never wait for any of
 //! this: without a draft the target decodes plainly.
 
-mod back_off;
 mod status;
 
 use std::time::Instant;
 
 use worker_api::{DraftClient, Joined, SessionError, TargetClient, join};
 
-use crate::drafts::back_off::BackOff;
+use crate::back_off::BackOff;
 pub(crate) use crate::drafts::status::{DraftState, DraftStatus};
 
 /// The two workers that speculate together.

@@ -7,6 +7,8 @@
 
 mod answer;
 mod answers;
+mod back_off;
+mod compression;
 mod config;
 mod drafts;
 mod error;
@@ -14,6 +16,7 @@ mod http;
 mod logprob;
 mod metrics;
 mod plan;
+mod progress;
 mod random;
 mod record;
 mod server;
@@ -21,6 +24,7 @@ mod settings;
 mod state;
 mod target;
 
+pub use compression::{CompressionConfig, Prefill};
 pub use config::{AnswerDefaults, RouterConfig};
 pub use drafts::Drafts;
 pub use server::run;

@@ -1,5 +1,6 @@
 //! What the router counts, as Prometheus reads it. Each router has a recorder of its own.
 
+mod compression;
 mod prefix_cache;
 mod speculation;
 
@@ -14,6 +15,7 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
+use crate::metrics::compression::CompressionSeries;
 use crate::metrics::prefix_cache::PrefixCacheGauges;
 use crate::metrics::speculation::SpeculationGauges;
 
@@ -51,6 +53,7 @@ pub(crate) struct Metrics {
     pub generated_tokens: Counter,
     pub first_token: Histogram,
     pub inter_token: Histogram,
+    pub compression: CompressionSeries,
     worker: WorkerGauges,
     speculation: SpeculationGauges,
     prefix_cache: PrefixCacheGauges,
@@ -78,6 +81,10 @@ impl Metrics {
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Full(FIRST_TOKEN.to_owned()), &FIRST_TOKEN_BUCKETS)?
             .set_buckets_for_metric(Matcher::Full(INTER_TOKEN.to_owned()), &INTER_TOKEN_BUCKETS)?
+            .set_buckets_for_metric(
+                Matcher::Full(compression::SECONDS.to_owned()),
+                &compression::BUCKETS,
+            )?
             .build_recorder();
         describe(&recorder);
         let counter = |name| recorder.register_counter(&Key::from_static_name(name), &METADATA);
@@ -93,6 +100,7 @@ impl Metrics {
             generated_tokens: counter("tandem_generated_tokens_total"),
             first_token: histogram(FIRST_TOKEN),
             inter_token: histogram(INTER_TOKEN),
+            compression: CompressionSeries::new(&recorder),
             worker: WorkerGauges {
                 up: gauge("tandem_worker_up"),
                 running_sequences: gauge("tandem_worker_running_sequences"),

@@ -5,6 +5,7 @@ use generation::GenerateRequest;
 use sampling::SamplingParams;
 
 use crate::answer::AnswerPlan;
+use crate::compression::Job;
 use crate::config::AnswerDefaults;
 use crate::error::RouterError;
 use crate::random;
@@ -12,12 +13,14 @@ use crate::state::State;
 use crate::target::Target;
 
 /// What is to be answered, and how.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct AnswersPlan {
     /// Each prompt with its token ids and how its answers become text.
     pub prompts: Vec<(Vec<u32>, AnswerPlan)>,
     /// Leading tokens of a prompt that the next turn of a conversation begins with as well; 0: not known.
     pub history_tokens: u32,
+    /// The only prompt, where it may be made shorter.
+    pub compression: Option<Job>,
     pub options: AnswerOptions,
     pub top_logprobs: Option<u32>,
 }

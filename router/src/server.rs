@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::compression::Prefill;
 use crate::config::RouterConfig;
 use crate::drafts::{DraftStatus, Drafts};
 use crate::http;
@@ -21,7 +22,8 @@ use crate::target::Target;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Serves `target` on `listener` with the words of `model` until `shutdown`, then lets the requests at work come to
-/// their end within `config.drain_timeout`. `drafts` keeps the target speculating, until the very end.
+/// their end within `config.drain_timeout`. `drafts` keeps the target speculating, until the very end; `prefill` says what long prompts
+/// can do without.
 ///
 /// # Errors
 /// A model file without a usable tokenizer or chat template, or a listener that breaks.
@@ -30,6 +32,7 @@ pub async fn run(
     model: GgufFile,
     target: impl Target,
     drafts: Option<Drafts>,
+    prefill: Option<Prefill>,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -44,6 +47,7 @@ pub async fn run(
         &model,
         target,
         Arc::clone(&status),
+        prefill,
         shutdown.clone(),
     )?;
     let state = Arc::new(state);

@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use api_types::CompressionMode;
+use compression::{Keep, Rules};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use service::Endpoint;
 
+use crate::compression::CompressionConfig;
 use crate::config::{AnswerDefaults, RouterConfig};
 
 /// Settings as the user writes them.
@@ -43,7 +46,22 @@ pub struct Settings {
     pub max_body_bytes: usize,
     /// Seconds that running answers get to end at shutdown.
     pub drain_seconds: u64,
-    /// Seconds of silence in a stream before a sign of life is sent.
+    /// When long prompts are made shorter: off, auto (from `prefill-threshold` on) or always.
+    pub prefill_compression: String,
+    /// Tokens from which a prompt is long.
+    pub prefill_threshold: usize,
+    /// Share of what may be cut that is kept, above 0 and up to 1.
+    pub prefill_keep_ratio: f64,
+    /// `TOKENS:SHARE ...` in place of the one share: linear between the points, constant outside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_curve: Option<String>,
+    /// Last messages of a conversation that are never cut.
+    pub prefill_hot_window: usize,
+    /// Tokens from which an older message of a conversation is cut by itself.
+    pub prefill_message_threshold: usize,
+    /// Seconds that making a prompt shorter may take; then it goes on whole.
+    pub prefill_timeout_seconds: u64,
+    /// Seconds of silence in a stream before a sign of life is sent; 0: none is.
     pub keep_alive_seconds: u64,
     /// Whether web pages of any origin may call.
     pub cors: bool,
@@ -56,6 +74,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let config = RouterConfig::default();
+        let compression = config.compression;
         Self {
             model: None,
             listen: "127.0.0.1:8000".to_owned(),
@@ -68,6 +87,13 @@ impl Default for Settings {
             max_in_flight: config.max_in_flight,
             max_body_bytes: config.max_body_bytes,
             drain_seconds: config.drain_timeout.as_secs(),
+            prefill_compression: compression.mode.to_string(),
+            prefill_threshold: compression.threshold,
+            prefill_keep_ratio: 0.05,
+            prefill_curve: None,
+            prefill_hot_window: compression.rules.hot_window,
+            prefill_message_threshold: compression.rules.message_tokens,
+            prefill_timeout_seconds: compression.timeout.as_secs(),
             keep_alive_seconds: config.keep_alive.as_secs(),
             cors: config.cors,
             template_kwargs: config.template_kwargs,
@@ -80,8 +106,9 @@ impl Settings {
     /// Reads what the settings point at.
     ///
     /// # Errors
-    /// The chat template cannot be read.
+    /// The chat template cannot be read, or what is said of compression cannot be.
     pub fn check(self) -> anyhow::Result<RouterConfig> {
+        let compression = self.compression()?;
         let read = |path: PathBuf| {
             std::fs::read_to_string(&path)
                 .with_context(|| format!("reading the chat template {}", path.display()))
@@ -95,7 +122,46 @@ impl Settings {
             drain_timeout: Duration::from_secs(self.drain_seconds),
             keep_alive: Duration::from_secs(self.keep_alive_seconds),
             cors: self.cors,
+            compression,
             defaults: self.defaults,
+        })
+    }
+
+    fn compression(&self) -> anyhow::Result<CompressionConfig> {
+        let mode: CompressionMode = self
+            .prefill_compression
+            .parse()
+            .map_err(anyhow::Error::msg)
+            .context("prefill-compression")?;
+        ensure!(
+            mode == CompressionMode::Off || self.prefill.is_some(),
+            "prefill-compression is {mode}, but there is no prefill worker: neither a drafter nor an endpoint of one is configured"
+        );
+        let keep = match &self.prefill_curve {
+            Some(curve) => curve.parse().context("prefill-curve")?,
+            None => Keep::ratio(self.prefill_keep_ratio).context("prefill-keep-ratio")?,
+        };
+        let positive = |name, value: usize| {
+            ensure!(value > 0, "{name} is 0; expected 1 or more");
+            Ok(value)
+        };
+        let timeout = Duration::from_secs(self.prefill_timeout_seconds);
+        ensure!(
+            !timeout.is_zero(),
+            "prefill-timeout-seconds is 0; expected 1 or more"
+        );
+        Ok(CompressionConfig {
+            mode,
+            threshold: self.prefill_threshold,
+            keep,
+            rules: Rules {
+                hot_window: positive("prefill-hot-window", self.prefill_hot_window)?,
+                message_tokens: positive(
+                    "prefill-message-threshold",
+                    self.prefill_message_threshold,
+                )?,
+            },
+            timeout,
         })
     }
 }

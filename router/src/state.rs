@@ -12,6 +12,7 @@ use tokenizer::{EncodeOptions, Tokenizer};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::compression::{Compressor, Prefill, token_list};
 use crate::config::RouterConfig;
 use crate::drafts::DraftStatus;
 use crate::error::RouterError;
@@ -27,6 +28,7 @@ pub(crate) struct State<T> {
     pub target: T,
     pub config: RouterConfig,
     pub words: Arc<Words>,
+    pub compressor: Compressor,
     pub metrics: Arc<Metrics>,
     pub draft: Arc<DraftStatus>,
     /// One permit per answer being made.
@@ -44,6 +46,8 @@ pub(crate) struct State<T> {
 #[derive(Debug)]
 pub(crate) struct Words {
     pub tokenizer: Arc<Tokenizer>,
+    /// Tells its tokens from those of other models.
+    pub token_list: Option<[u8; 32]>,
     /// Text of the chat template, if there is one.
     pub template_source: Option<String>,
     template: ChatTemplate,
@@ -59,15 +63,23 @@ impl<T: Target> State<T> {
         model: &GgufFile,
         target: T,
         draft: Arc<DraftStatus>,
+        prefill: Option<Prefill>,
         shutdown: CancellationToken,
     ) -> anyhow::Result<Self> {
-        let words = Words::new(&config, model)?;
-        let metrics = Metrics::new().context("setting up the metrics")?;
+        let words = Arc::new(Words::new(&config, model)?);
+        let metrics = Arc::new(Metrics::new().context("setting up the metrics")?);
+        let compressor = Compressor::new(
+            config.compression.clone(),
+            prefill,
+            Arc::clone(&words),
+            Arc::clone(&metrics),
+        );
         let permits = config.max_in_flight.clamp(1, Semaphore::MAX_PERMITS);
         Ok(Self {
             target,
-            words: Arc::new(words),
-            metrics: Arc::new(metrics),
+            words,
+            compressor,
+            metrics,
             draft,
             permits: Arc::new(Semaphore::new(permits)),
             config: RouterConfig {
@@ -132,6 +144,7 @@ impl Words {
             .to_owned();
         Ok(Self {
             tokenizer: Arc::new(tokenizer),
+            token_list: token_list(metadata).ok(),
             template_source,
             template,
             model_name,

@@ -171,6 +171,39 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "TANDEM_MAX_BODY_BYTES", value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_body_bytes: Option<usize>,
+    /// When long prompts are made shorter by a prefill worker: off, auto (from --prefill-threshold on) or always. Requests may
+    /// say otherwise [default: off].
+    #[arg(long, env = "TANDEM_PREFILL_COMPRESSION", value_name = "MODE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_compression: Option<String>,
+    /// Tokens from which a prompt is long [default: 32000].
+    #[arg(long, env = "TANDEM_PREFILL_THRESHOLD", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_threshold: Option<usize>,
+    /// Share of what may be cut that is kept, above 0 and up to 1 [default: 0.05].
+    #[arg(long, env = "TANDEM_PREFILL_KEEP_RATIO", value_name = "SHARE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_keep_ratio: Option<f64>,
+    /// Share by length in place of the one: such as "8000:0.3 32000:0.1 128000:0.02", linear between, constant outside.
+    #[arg(long, env = "TANDEM_PREFILL_CURVE", value_name = "TOKENS:SHARE ...")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_curve: Option<String>,
+    /// Last messages of a conversation that are never cut [default: 2].
+    #[arg(long, env = "TANDEM_PREFILL_HOT_WINDOW", value_name = "MESSAGES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_hot_window: Option<usize>,
+    /// Tokens from which an older message of a conversation is cut [default: 2048].
+    #[arg(long, env = "TANDEM_PREFILL_MESSAGE_THRESHOLD", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_message_threshold: Option<usize>,
+    /// Seconds that making a prompt shorter may take; then it goes on whole [default: 120].
+    #[arg(long, env = "TANDEM_PREFILL_TIMEOUT_SECONDS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_timeout_seconds: Option<u64>,
+    /// Seconds of silence in a stream before a sign of life is sent; 0: none is [default: 15].
+    #[arg(long, env = "TANDEM_KEEP_ALIVE_SECONDS", value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_alive_seconds: Option<u64>,
     /// Let web pages of any origin call.
     #[arg(long, env = "TANDEM_CORS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,7 @@ use crate::runtime_dir::RuntimeDir;
 use crate::session;
 
 /// Reads the settings of the prefill worker that the set itself runs, and tells the router of it. `None` where no drafter is
-/// named.
+/// named, unless it is the demo whose prompts are to be made shorter.
 pub(super) fn load(
     args: &UpArgs,
     dir: &RuntimeDir,
@@ -33,7 +33,9 @@ pub(super) fn load(
     };
     let mut config: prefill_worker::Config =
         config::load(common.config.as_deref(), "prefill-worker", &flags)?;
-    if config.drafter.is_none() {
+    let wants_demo =
+        router.model.is_none() && router.prefill.is_none() && router.prefill_compression != "off";
+    if config.drafter.is_none() && !wants_demo {
         return Ok(None);
     }
     config.listen = Endpoint::Unix(dir.join("prefill.sock"));

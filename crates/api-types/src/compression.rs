@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use crate::error::RequestError;
-use crate::fields::{Fields, as_f32};
+use crate::fields::Fields;
 
 const FIELD: &str = "prefill_compression";
 const MODES: &str = "\"off\", \"auto\" or \"always\"";
@@ -29,7 +29,7 @@ pub struct CompressionOptions {
     /// When.
     pub mode: Option<CompressionMode>,
     /// Share of what may be cut that is kept, above 0 and up to 1.
-    pub keep_ratio: Option<f32>,
+    pub keep_ratio: Option<f64>,
 }
 
 impl FromStr for CompressionMode {
@@ -66,7 +66,7 @@ impl CompressionOptions {
                 let mode = mode.map(|mode| mode_of(&options, "mode", &mode));
                 let ratio = options.value("keep_ratio");
                 let ratio = ratio.map(|ratio| {
-                    let fits = as_f32(&ratio).filter(|share| *share > 0.0 && *share <= 1.0);
+                    let fits = ratio.as_f64().filter(|share| *share > 0.0 && *share <= 1.0);
                     let expected = "a number above 0 and up to 1";
                     fits.ok_or_else(|| options.wrong("keep_ratio", &ratio, expected))
                 });

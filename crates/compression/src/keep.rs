@@ -9,9 +9,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Keep {
     /// The same for all lengths.
-    Ratio(f32),
+    Ratio(f64),
     /// Pairs of tokens and share, by increasing tokens: linear between them, constant outside.
-    Curve(Vec<(u32, f32)>),
+    Curve(Vec<(u32, f64)>),
 }
 
 /// What is no share, or no curve.
@@ -36,13 +36,13 @@ impl Keep {
     ///
     /// # Errors
     /// It is not above 0 and up to 1.
-    pub fn ratio(ratio: f32) -> Result<Self, KeepError> {
+    pub fn ratio(ratio: f64) -> Result<Self, KeepError> {
         check(ratio).map(Self::Ratio)
     }
 
     /// The share of a text of `tokens` tokens.
     #[must_use]
-    pub fn of(&self, tokens: usize) -> f32 {
+    pub fn of(&self, tokens: usize) -> f64 {
         let points = match self {
             Self::Ratio(ratio) => return *ratio,
             Self::Curve(points) => points,
@@ -50,18 +50,18 @@ impl Keep {
         let tokens = tokens as f64;
         let mut last: Option<(f64, f64)> = None;
         for &(at, ratio) in points {
-            let (at, ratio) = (f64::from(at), f64::from(ratio));
+            let at = f64::from(at);
             if tokens <= at {
                 return match last {
-                    None => ratio as f32,
+                    None => ratio,
                     Some((before, from)) => {
-                        (from + (ratio - from) * (tokens - before) / (at - before)) as f32
+                        from + (ratio - from) * (tokens - before) / (at - before)
                     }
                 };
             }
             last = Some((at, ratio));
         }
-        last.map_or(1.0, |(_, ratio)| ratio as f32)
+        last.map_or(1.0, |(_, ratio)| ratio)
     }
 }
 
@@ -70,11 +70,11 @@ impl FromStr for Keep {
 
     /// A curve: `TOKENS:SHARE` and more of them, with white space or commas between.
     fn from_str(text: &str) -> Result<Self, KeepError> {
-        let mut points: Vec<(u32, f32)> = Vec::new();
+        let mut points: Vec<(u32, f64)> = Vec::new();
         let words = text.split(|c: char| c.is_whitespace() || c == ',');
         for word in words.filter(|word| !word.is_empty()) {
             let point = word.split_once(':').and_then(|(tokens, ratio)| {
-                Some((tokens.parse::<u32>().ok()?, ratio.parse::<f32>().ok()?))
+                Some((tokens.parse::<u32>().ok()?, ratio.parse::<f64>().ok()?))
             });
             let (tokens, ratio) = point.ok_or_else(|| KeepError::Point(word.to_owned()))?;
             if let Some(&(last, _)) = points.last()
@@ -103,7 +103,7 @@ impl fmt::Display for Keep {
     }
 }
 
-fn check(ratio: f32) -> Result<f32, KeepError> {
+fn check(ratio: f64) -> Result<f64, KeepError> {
     if ratio > 0.0 && ratio <= 1.0 {
         Ok(ratio)
     } else {

@@ -15,7 +15,7 @@ pub struct Key {
     hashes: [u64; 2],
     bytes: usize,
     /// Bits of the share that a request asked for.
-    keep: Option<u32>,
+    keep: Option<u64>,
 }
 
 /// What was kept of bodies: so many at most, then the one not used for longest makes room.
@@ -47,7 +47,7 @@ impl Memory {
 
     /// The name of a body that is weighed by itself. `keep` is the share that the request asks for, if it does.
     #[must_use]
-    pub fn body_key(&self, body: &str, keep: Option<f32>) -> Key {
+    pub fn body_key(&self, body: &str, keep: Option<f64>) -> Key {
         self.key(&(body, 0), body.len(), keep)
     }
 
@@ -59,7 +59,7 @@ impl Memory {
         messages: &[Value],
         index: usize,
         body: &str,
-        keep: Option<f32>,
+        keep: Option<f64>,
     ) -> Key {
         let opening: Vec<String> = messages[..opening(messages)]
             .iter()
@@ -68,11 +68,11 @@ impl Memory {
         self.key(&(opening, body, index + 1), body.len(), keep)
     }
 
-    fn key(&self, named: &impl std::hash::Hash, bytes: usize, keep: Option<f32>) -> Key {
+    fn key(&self, named: &impl std::hash::Hash, bytes: usize, keep: Option<f64>) -> Key {
         Key {
             hashes: [0, 1].map(|n: usize| self.hashers[n].hash_one(named)),
             bytes,
-            keep: keep.map(f32::to_bits),
+            keep: keep.map(f64::to_bits),
         }
     }
 

@@ -23,8 +23,10 @@ pub(crate) fn middle(text: &str, body: &Range<usize>, ends: &[usize]) -> Range<u
     let shown = whole.trim();
     let part = if shown.contains("\n\n") { "\n\n" } else { "\n" };
     let lead = whole.len() - whole.trim_start().len();
-    let first = shown.find(part).map_or(whole.len(), |at| lead + at);
-    let last = shown.rfind(part).map_or(0, |at| lead + at + part.len());
+    let first = shown
+        .find(part)
+        .map_or(whole.len(), |at| lead + at + part.len());
+    let last = shown.rfind(part).map_or(0, |at| lead + at);
     let end_of = |count: usize| match count {
         0 => body.start,
         count if count < tokens.len() => ends[tokens.start + count - 1],

@@ -1,28 +1,36 @@
 //! Chat completions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api_types::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
-    ChatMessage, ChatRequest, ChatTopLogprob,
+    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport,
 };
 use axum::extract::{Request, State as Shared};
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use chat::{ReasoningStart, RenderInput};
 use generation::FinishReason;
 
 use crate::answer::{AnswerPlan, Piece, Tally};
-use crate::answers::Answers;
+use crate::answers::{Answers, admit};
+use crate::compression::Job;
 use crate::error::RouterError;
+use crate::http::sse::Source;
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
 use crate::http::{body, sse};
 use crate::logprob::TokenLogprob;
 use crate::plan::AnswersPlan;
+use crate::progress::{Progress, Stage};
 use crate::random;
-use crate::record::RequestRecord;
+use crate::record::{Outcome, RequestRecord};
 use crate::state::{State, Words, offload, unix_seconds};
 use crate::target::Target;
+
+/// How much was left of a prompt, where that is known before the answer.
+const COMPRESSION: HeaderName = HeaderName::from_static("x-tandem-compression");
 
 /// Answers a conversation.
 pub(super) async fn complete<T: Target>(
@@ -45,12 +53,48 @@ pub(super) async fn complete<T: Target>(
         logprobs: plan.top_logprobs.is_some(),
         include_usage: options.include_usage,
     };
-    let mut answers = Answers::start(&state, plan, record).await?;
-    if options.stream {
-        return Ok(sse::response(answers, shape, state.config.keep_alive));
+    let held = admit(&state, &plan)?;
+    let progress = Progress::default();
+    let keep_alive = state.config.keep_alive;
+    if options.stream && plan.compression.as_ref().is_some_and(Job::asks) {
+        // The headers do not wait for that.
+        let so_far = progress.clone();
+        let starting = async move {
+            record.answered(Outcome::Cancelled, 0, 0);
+            let started = Answers::start(&state, plan, held, Arc::clone(&record), &so_far).await;
+            if started.is_err() {
+                record.answered(Outcome::Failed, 0, 0);
+            }
+            started
+        };
+        let source = Source::Coming(Box::pin(starting));
+        let count = options.n as usize;
+        return Ok(sse::response(source, count, shape, progress, keep_alive));
     }
-    let whole = answers.complete().await?;
-    Ok(Json(shape.whole(whole, &answers)).into_response())
+    let mut answers = Answers::start(&state, plan, held, record, &progress).await?;
+    let compression = answers.compression();
+    let mut response = if options.stream {
+        let count = answers.len();
+        sse::response(Source::Running(answers), count, shape, progress, keep_alive)
+    } else {
+        let whole = answers.complete().await?;
+        Json(shape.whole(whole, &answers)).into_response()
+    };
+    if let Some(value) = compression.and_then(|report| in_header(&report)) {
+        response.headers_mut().insert(COMPRESSION, value);
+    }
+    Ok(response)
+}
+
+fn in_header(report: &CompressionReport) -> Option<HeaderValue> {
+    let CompressionReport {
+        scope,
+        original_tokens,
+        kept_tokens,
+        ..
+    } = report;
+    let text = format!("scope={scope}; original={original_tokens}; kept={kept_tokens}");
+    HeaderValue::from_str(&text).ok()
 }
 
 /// From a body to token ids.
@@ -72,6 +116,11 @@ fn plan<T: Target>(state: &State<T>, body: &[u8]) -> Result<AnswersPlan, RouterE
     // Where a template refuses that, nothing is known of the next turn.
     let history = words.render(&input).unwrap_or_default();
     let history_tokens = words.tokens_of_beginning(&ids, &prompt, &history);
+    input.add_generation_prompt = request.add_generation_prompt;
+    let asked = &request.compression;
+    let compression = state
+        .compressor
+        .job(asked, &input, &prompt, &ids, history_tokens);
     let start = ReasoningStart::of_prompt(&prompt);
     let splits = start == ReasoningStart::Inside || words.tokenizer.token_id("</think>").is_some();
     let answer = AnswerPlan {
@@ -84,6 +133,7 @@ fn plan<T: Target>(state: &State<T>, body: &[u8]) -> Result<AnswersPlan, RouterE
     Ok(AnswersPlan {
         prompts: vec![(ids, answer)],
         history_tokens,
+        compression,
         options: request.options,
         top_logprobs: request.top_logprobs,
     })
@@ -121,7 +171,7 @@ impl Shape {
             created: self.created,
             model: self.model,
             system_fingerprint: FINGERPRINT.to_owned(),
-            usage: usage(answers.prompt_tokens(), answers.total()),
+            usage: usage(answers),
             timings: timings(answers.total()),
         }
     }
@@ -188,16 +238,20 @@ impl sse::Parts for Shape {
         parts
     }
 
-    fn closing(&self, prompt_tokens: u32, total: Tally) -> Option<ChatChunk> {
+    fn closing(&self, answers: &Answers) -> Option<ChatChunk> {
         self.include_usage.then(|| ChatChunk {
-            usage: Some(usage(prompt_tokens, total)),
-            timings: Some(timings(total)),
+            usage: Some(usage(answers)),
+            timings: Some(timings(answers.total())),
             ..self.chunk(Vec::new())
         })
     }
 
     fn sign_of_life(&self) -> Option<ChatChunk> {
         Some(self.delta(0, ChatDelta::default()))
+    }
+
+    fn progress(&self, _: Stage, _: Duration) -> Option<ChatChunk> {
+        None
     }
 }
 

@@ -1,6 +1,7 @@
 //! Completions of plain text.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api_types::{Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt};
 use axum::extract::{Request, State as Shared};
@@ -9,12 +10,14 @@ use axum::{Extension, Json};
 use generation::FinishReason;
 
 use crate::answer::{AnswerPlan, Piece, Tally};
-use crate::answers::Answers;
+use crate::answers::{Answers, admit};
 use crate::error::RouterError;
+use crate::http::sse::Source;
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
 use crate::http::{body, sse};
 use crate::logprob::TokenLogprob;
 use crate::plan::AnswersPlan;
+use crate::progress::{Progress, Stage};
 use crate::random;
 use crate::record::RequestRecord;
 use crate::state::{State, offload, unix_seconds};
@@ -41,9 +44,19 @@ pub(super) async fn complete<T: Target>(
         logprobs: plan.top_logprobs.is_some(),
         include_usage: options.include_usage,
     };
-    let mut answers = Answers::start(&state, plan, record).await?;
+    let held = admit(&state, &plan)?;
+    let progress = Progress::default();
+    let mut answers = Answers::start(&state, plan, held, record, &progress).await?;
     if options.stream {
-        return Ok(sse::response(answers, shape, state.config.keep_alive));
+        let count = answers.len();
+        let source = Source::Running(answers);
+        return Ok(sse::response(
+            source,
+            count,
+            shape,
+            progress,
+            state.config.keep_alive,
+        ));
     }
     let whole = answers.complete().await?;
     Ok(Json(shape.whole(whole, &answers)).into_response())
@@ -84,6 +97,8 @@ fn plan<T: Target>(
     let plan = AnswersPlan {
         prompts,
         history_tokens: 0,
+        // Nothing says which part of a text is the question.
+        compression: None,
         options: request.options,
         top_logprobs: request.top_logprobs,
     };
@@ -114,7 +129,7 @@ impl Shape {
             }
         });
         Completion {
-            usage: Some(usage(answers.prompt_tokens(), answers.total())),
+            usage: Some(usage(answers)),
             timings: Some(timings(answers.total())),
             ..self.part(choices.collect())
         }
@@ -162,16 +177,20 @@ impl sse::Parts for Shape {
         vec![part]
     }
 
-    fn closing(&self, prompt_tokens: u32, total: Tally) -> Option<Completion> {
+    fn closing(&self, answers: &Answers) -> Option<Completion> {
         self.include_usage.then(|| Completion {
-            usage: Some(usage(prompt_tokens, total)),
-            timings: Some(timings(total)),
+            usage: Some(usage(answers)),
+            timings: Some(timings(answers.total())),
             ..self.part(Vec::new())
         })
     }
 
     fn sign_of_life(&self) -> Option<Completion> {
         Some(self.text(0, String::new()))
+    }
+
+    fn progress(&self, _: Stage, _: Duration) -> Option<Completion> {
+        None
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) async fn props<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Js
     let speculation = tokio::time::timeout(PATIENCE, state.target.speculation()).await;
     let speculation = speculation.ok().and_then(Result::ok);
     let (config, words) = (&state.config, &state.words);
-    let defaults = &config.defaults;
+    let (defaults, compression) = (&config.defaults, &config.compression);
     let n_ctx = model.map(|model| model.context_length);
     Json(json!({
         "model": words.model_name,
@@ -47,6 +47,14 @@ pub(super) async fn props<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Js
         "speculative": {
             "mode": speculation.map(|speculation| speculation.mode),
             "draft": draft(state.draft.get()),
+        },
+        "compression": {
+            "mode": compression.mode.to_string(),
+            "threshold": compression.threshold,
+            "keep": compression.keep.to_string(),
+            "hot_window": compression.rules.hot_window,
+            "message_threshold": compression.rules.message_tokens,
+            "trouble": state.compressor.trouble(),
         },
         "limits": { "max_body_bytes": config.max_body_bytes },
         "default_generation_settings": {

@@ -7,11 +7,13 @@ use api_types::{
 use generation::SpeculationTimings;
 
 use crate::answer::Tally;
+use crate::answers::Answers;
 
 /// Names the program that answers.
 pub(super) const FINGERPRINT: &str = concat!("tandem-", env!("CARGO_PKG_VERSION"));
 
-pub(super) fn usage(prompt_tokens: u32, tally: Tally) -> Usage {
+pub(super) fn usage(answers: &Answers) -> Usage {
+    let (prompt_tokens, tally) = (answers.prompt_tokens(), answers.total());
     Usage {
         prompt_tokens,
         completion_tokens: tally.completion_tokens,
@@ -22,7 +24,7 @@ pub(super) fn usage(prompt_tokens: u32, tally: Tally) -> Usage {
         completion_tokens_details: CompletionTokensDetails {
             reasoning_tokens: tally.reasoning_tokens,
         },
-        compression: None,
+        compression: answers.compression(),
     }
 }
 

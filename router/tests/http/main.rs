@@ -6,9 +6,11 @@
 mod chat;
 mod client;
 mod completions;
+mod compression;
 mod drafts;
 mod endings;
 mod endpoints;
+mod prefill;
 mod refusals;
 mod script;
 mod server;

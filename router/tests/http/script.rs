@@ -30,6 +30,7 @@ type Play = dyn Fn(&GenerateRequest) -> Result<Vec<Step>, WorkerError> + Send + 
 pub struct Script {
     shared: Arc<Shared>,
     is_up: bool,
+    context_length: u32,
 }
 
 struct Shared {
@@ -51,6 +52,7 @@ impl Script {
                 drops: Condvar::new(),
             }),
             is_up: true,
+            context_length: 512,
         }
     }
 
@@ -64,6 +66,14 @@ impl Script {
     pub fn down(self) -> Self {
         Self {
             is_up: false,
+            ..self
+        }
+    }
+
+    /// The target can hold longer sequences.
+    pub fn holding(self, context_length: u32) -> Self {
+        Self {
+            context_length,
             ..self
         }
     }
@@ -151,7 +161,7 @@ impl Target for Script {
         Ok(ModelDescription {
             name: "demo".to_owned(),
             architecture: "qwen35".to_owned(),
-            context_length: 512,
+            context_length: self.context_length,
             vocab_size: 8192,
             max_sequences: 4,
             device: "script".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use gguf::GgufFile;
-use router::{Drafts, RouterConfig};
+use router::{Drafts, Prefill, RouterConfig};
 use serde_json::Value;
 use tokenizer::Tokenizer;
 use tokio::net::TcpListener;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::{Reply, WATCHDOG, exchange, request};
 use crate::script::Script;
 
-const MODEL: &str = concat!(
+pub const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../deploy/demo/demo-target.gguf"
 );
@@ -40,18 +40,27 @@ impl Server {
     }
 
     pub fn with(config: RouterConfig, script: Script) -> Self {
-        Self::serve(config, script, || None)
+        Self::serve(config, script, || (None, None))
     }
 
     /// With a draft to keep; `drafts` is called inside the server's runtime.
     pub fn drafting(script: Script, drafts: impl FnOnce() -> Drafts) -> Self {
-        Self::serve(RouterConfig::default(), script, || Some(drafts()))
+        Self::serve(RouterConfig::default(), script, || (Some(drafts()), None))
+    }
+
+    /// With a prefill worker; `prefill` is called inside the server's runtime.
+    pub fn compressing(
+        config: RouterConfig,
+        script: Script,
+        prefill: impl FnOnce() -> Prefill,
+    ) -> Self {
+        Self::serve(config, script, || (None, Some(prefill())))
     }
 
     fn serve(
         config: RouterConfig,
         script: Script,
-        drafts: impl FnOnce() -> Option<Drafts>,
+        workers: impl FnOnce() -> (Option<Drafts>, Option<Prefill>),
     ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -62,8 +71,16 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let model = GgufFile::open(MODEL).unwrap();
-        let drafts = runtime.block_on(async { drafts() });
-        let running = router::run(config, model, script, drafts, listener, shutdown.clone());
+        let (drafts, prefill) = runtime.block_on(async { workers() });
+        let running = router::run(
+            config,
+            model,
+            script,
+            drafts,
+            prefill,
+            listener,
+            shutdown.clone(),
+        );
         let running = Some(runtime.spawn(running));
         Self {
             address,

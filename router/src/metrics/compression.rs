@@ -1,0 +1,82 @@
+//! What became of long prompts.
+
+use std::time::Duration;
+
+use api_types::CompressionReport;
+use metrics::{Counter, Histogram, Key, KeyName, Label, Recorder, SharedString};
+use metrics_exporter_prometheus::PrometheusRecorder;
+
+use crate::compression::Skip;
+use crate::metrics::METADATA;
+
+/// Seconds that choosing took; 0 where all was remembered.
+pub(super) const SECONDS: &str = "tandem_compression_seconds";
+const RUNS: &str = "tandem_compressions_total";
+const SKIPPED: &str = "tandem_compressions_skipped_total";
+
+pub(super) const BUCKETS: [f64; 12] = [
+    0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0,
+];
+
+/// The series of prompts that are made shorter.
+pub(crate) struct CompressionSeries {
+    /// Of whole prompts, and of messages one by one.
+    runs: [Counter; 2],
+    tokens_in: Counter,
+    tokens_out: Counter,
+    seconds: Histogram,
+    skipped: [Counter; Skip::ALL.len()],
+}
+
+impl CompressionSeries {
+    pub fn new(recorder: &PrometheusRecorder) -> Self {
+        describe(recorder);
+        let counter = |name| recorder.register_counter(&Key::from_static_name(name), &METADATA);
+        let labelled =
+            |name, label| recorder.register_counter(&Key::from_parts(name, vec![label]), &METADATA);
+        Self {
+            runs: ["prompt", "messages"].map(|scope| labelled(RUNS, Label::new("scope", scope))),
+            tokens_in: counter("tandem_compression_tokens_in_total"),
+            tokens_out: counter("tandem_compression_tokens_out_total"),
+            seconds: recorder.register_histogram(&Key::from_static_name(SECONDS), &METADATA),
+            skipped: Skip::ALL.map(|skip| labelled(SKIPPED, Label::new("reason", skip.as_str()))),
+        }
+    }
+
+    /// A prompt was made shorter.
+    pub fn ran(&self, report: &CompressionReport, elapsed: Duration) {
+        self.runs[usize::from(report.scope != "prompt")].increment(1);
+        self.tokens_in.increment(report.original_tokens.into());
+        self.tokens_out.increment(report.kept_tokens.into());
+        self.seconds.record(elapsed);
+    }
+
+    /// A prompt stays whole, or a part of it.
+    pub fn skipped(&self, skip: Skip) {
+        for (known, counter) in Skip::ALL.iter().zip(&self.skipped) {
+            if *known == skip {
+                counter.increment(1);
+            }
+        }
+    }
+}
+
+fn describe(recorder: &PrometheusRecorder) {
+    for (name, text) in [
+        (RUNS, "Prompts made shorter, by what was weighed together"),
+        (
+            "tandem_compression_tokens_in_total",
+            "Tokens of such prompts as they were sent",
+        ),
+        (
+            "tandem_compression_tokens_out_total",
+            "Tokens of them that the model saw",
+        ),
+        (SKIPPED, "Prompts that stayed whole, or parts of them"),
+    ] {
+        let text = SharedString::const_str(text);
+        recorder.describe_counter(KeyName::from_const_str(name), None, text);
+    }
+    let text = SharedString::const_str("What making a prompt shorter took");
+    recorder.describe_histogram(KeyName::from_const_str(SECONDS), None, text);
+}

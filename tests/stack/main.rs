@@ -6,6 +6,7 @@
 mod answers;
 mod commands;
 mod company;
+mod compression;
 mod deaths;
 mod devices;
 mod drafts;

@@ -276,7 +276,7 @@ KERNEL_RESIDENT(attend_taken, SparseArgs, 256, 1) {
     float sums[HEAD_DIM / 8][4] = {}, tops[2] = {UNSEEN, UNSEEN}, totals[2] = {0, 0}, shrink[2];
     // One past the last key that each row sees.
     u32 seen_end[2] = {segment.committed_len + queries.row[0] + 1, segment.committed_len + queries.row[1] + 1};
-    for (u32 i = 0; i < STAGES - 1; i++) {
+    for (u32 i = 0; i + 1 < STAGES; i++) {
         if (i < num_pages) load_page(args, segment, memory, taken[1 + i / BLOCK_PAGES] * BLOCK_PAGES + i % BLOCK_PAGES, kv_head);
         commit_copies();
     }

@@ -2,7 +2,8 @@
 //!
 //! [`Device`] is an object-safe set of fused operations over f32 activations; a graph in `models` is a sequence of
 //! calls on it. [`CpuDevice`] runs them with the best instruction set found at start. Every result is
-//! *batch-invariant*: a row's bits do not depend on how many other rows share the call.
+//! *batch-invariant*: a row's bits do not depend on how many other rows share the call; but for sparse attention, where the
+//! rows of a query block choose together what they see.
 
 mod buffer;
 mod cpu;

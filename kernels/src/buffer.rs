@@ -89,6 +89,42 @@ impl Buffer {
         self.len() == 0
     }
 
+    /// Bytes that the values take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.values {
+            Values::F32(values) => size_of_val::<[f32]>(values),
+            Values::F16(values) => size_of_val::<[f16]>(values),
+            Values::Gpu(values) => values.memory.bytes(),
+        }
+    }
+
+    /// Copies bytes from `offset` on to the host, as the device has them: after what was asked of it before.
+    ///
+    /// # Panics
+    /// They are not there.
+    pub fn read_bytes(&self, offset: usize, to: &mut [u8]) {
+        let from: &[u8] = match &self.values {
+            Values::F32(values) => bytemuck::cast_slice(values),
+            Values::F16(values) => bytemuck::cast_slice(values),
+            Values::Gpu(values) => return values.memory.read(offset, to),
+        };
+        to.copy_from_slice(&from[offset..][..to.len()]);
+    }
+
+    /// Copies bytes that [`Buffer::read_bytes`] gave to `offset` and after.
+    ///
+    /// # Panics
+    /// There is no room.
+    pub fn write_bytes(&mut self, offset: usize, from: &[u8]) {
+        let to: &mut [u8] = match &mut self.values {
+            Values::F32(values) => bytemuck::cast_slice_mut(values),
+            Values::F16(values) => bytemuck::cast_slice_mut(values),
+            Values::Gpu(values) => return values.memory.write(offset, from),
+        };
+        to[offset..][..from.len()].copy_from_slice(from);
+    }
+
     /// Whether the values are f32.
     pub(crate) fn is_f32(&self) -> bool {
         match &self.values {

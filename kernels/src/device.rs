@@ -528,6 +528,11 @@ pub trait Device: Send + Sync {
     /// Name and instruction set or chip, for people.
     fn name(&self) -> String;
 
+    /// What of the device decides the bits of a result, beside this program: states of another one are not its own.
+    fn arithmetic(&self) -> String {
+        self.name()
+    }
+
     /// Bytes a second that this device reads from memory, measured now (takes about a second).
     fn read_bandwidth(&self) -> f64;
 

@@ -13,6 +13,22 @@ pub(crate) enum Layer {
     DeltaNet(DeltaNetState),
 }
 
+impl Layer {
+    pub(crate) fn buffers(&self) -> [&Buffer; 2] {
+        match self {
+            Self::Attention(KvLayer { k, v }) => [k, v],
+            Self::DeltaNet(DeltaNetState { recurrent, conv }) => [recurrent, conv],
+        }
+    }
+
+    pub(crate) fn buffers_mut(&mut self) -> [&mut Buffer; 2] {
+        match self {
+            Self::Attention(KvLayer { k, v }) => [k, v],
+            Self::DeltaNet(DeltaNetState { recurrent, conv }) => [recurrent, conv],
+        }
+    }
+}
+
 /// One layer's buffers, to hand to the device.
 #[derive(Debug)]
 pub enum LayerMut<'a> {

@@ -2,6 +2,8 @@
 
 use kernels::DeviceError;
 
+use crate::parts::StatePart;
+
 /// Why a cache operation failed. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -53,6 +55,20 @@ pub enum CacheError {
         /// Size in this cache.
         expected: usize,
         /// Size in the snapshot.
+        got: usize,
+    },
+    /// A sequence or a model has no such part.
+    #[error("there is no part {part:?}")]
+    UnknownPart {
+        /// Which.
+        part: StatePart,
+    },
+    /// A part was taken from a model of another shape.
+    #[error("a part of a state has {got} bytes, expected {expected}")]
+    PartBytes {
+        /// Bytes that it has in this cache.
+        expected: usize,
+        /// Bytes given.
         got: usize,
     },
     /// The device refused.

@@ -7,12 +7,14 @@
 
 mod cache;
 mod error;
+mod parts;
 mod pool;
 mod shape;
 mod snapshot;
 
 pub use cache::{Cache, LayerMut};
 pub use error::CacheError;
+pub use parts::{PartBytes, StatePart};
 pub use pool::SequenceId;
 pub use shape::{CacheShape, LayerState};
 pub use snapshot::{LayerSnapshot, Snapshot};

@@ -58,6 +58,10 @@ impl Pool {
         self.free_pages.len()
     }
 
+    pub(crate) fn num_slots(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn free_slots(&self) -> usize {
         self.free_slots.len()
     }

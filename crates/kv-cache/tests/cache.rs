@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kernels::{CpuDevice, DeltaNetShape, Device, KvType, PAGE_TOKENS};
-use kv_cache::{Cache, CacheError, CacheShape, LayerMut, LayerSnapshot, LayerState};
+use kv_cache::{Cache, CacheError, CacheShape, LayerMut, LayerSnapshot, LayerState, StatePart};
 
 const DELTA: DeltaNetShape = DeltaNetShape {
     num_k_heads: 1,
@@ -169,4 +169,55 @@ fn a_fork_without_room_for_its_last_page_leaves_no_trace() {
         Err(CacheError::OutOfPages { missing: 1, .. })
     ));
     assert_eq!((cache.free_pages(), cache.free_sequences()), (0, 1));
+}
+
+#[test]
+fn a_state_moves_by_its_parts_between_caches_to_the_bit() {
+    let device = CpuDevice::new(1).unwrap();
+    for kv_type in [KvType::F32, KvType::F16] {
+        for len in [0, 1, PAGE_TOKENS - 1, PAGE_TOKENS, PAGE_TOKENS + 1, 130] {
+            let mut from = cache_of(&device, 4 * PAGE_TOKENS, kv_type);
+            let mut to = cache_of(&device, 7 * PAGE_TOKENS, kv_type);
+            fill(&device, &mut from);
+            let ids = [&mut from, &mut to].map(|cache| {
+                let _other = cache.create_for_parts(&device, 1).unwrap();
+                cache.create_for_parts(&device, len).unwrap()
+            });
+            let pages = (0..len.div_ceil(PAGE_TOKENS)).map(StatePart::Page);
+            for part in pages.chain([StatePart::Recurrent(0)]) {
+                let bytes = from.read_part(ids[0], part).unwrap();
+                let sizes = from.part_bytes();
+                assert_eq!(
+                    bytes.len(),
+                    match part {
+                        StatePart::Page(_) => sizes.page,
+                        StatePart::Recurrent(number) => sizes.recurrent[number],
+                    }
+                );
+                to.write_part(ids[1], part, &bytes).unwrap();
+                assert!(matches!(
+                    to.write_part(ids[1], part, &bytes[1..]),
+                    Err(CacheError::PartBytes { .. })
+                ));
+            }
+            let moved = to.snapshot(&device, ids[1]).unwrap();
+            assert!(moved == from.snapshot(&device, ids[0]).unwrap(), "{len}");
+            for part in [
+                StatePart::Page(len.div_ceil(PAGE_TOKENS)),
+                StatePart::Recurrent(1),
+            ] {
+                let read = from.read_part(ids[0], part);
+                assert!(matches!(read, Err(CacheError::UnknownPart { .. })));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sequence_without_room_for_its_parts_leaves_no_trace() {
+    let device = CpuDevice::new(1).unwrap();
+    let mut cache = cache(&device, PAGE_TOKENS);
+    let error = cache.create_for_parts(&device, PAGE_TOKENS + 1);
+    assert!(matches!(error, Err(CacheError::OutOfPages { .. })));
+    assert_eq!((cache.free_pages(), cache.free_sequences()), (1, 2));
 }

@@ -35,7 +35,7 @@ pub use error::ModelError;
 pub use features::{FeatureBlock, FeatureRows};
 pub use hparams::{Architecture, LayerKind, ModelConfig};
 pub use kernels::{KvType, PAGE_TOKENS};
-pub use kv_cache::{SequenceId, Snapshot};
+pub use kv_cache::{PartBytes, SequenceId, Snapshot, StatePart};
 pub use load::{LoadOptions, load, load_path, load_stage};
 pub use memory::{DecodeTraffic, MemoryNeed, decode_traffic, memory_need, stage_memory_need};
 pub use model::Model;

@@ -152,6 +152,11 @@ impl Device for CpuDevice {
         )
     }
 
+    fn arithmetic(&self) -> String {
+        // The number of threads decides none.
+        format!("cpu {}", self.tier.name())
+    }
+
     fn read_bandwidth(&self) -> f64 {
         bandwidth::measure(self)
     }

@@ -281,6 +281,16 @@ impl Device for GpuDevice {
         format!("{} ({})", facts.name, facts.arch)
     }
 
+    fn arithmetic(&self) -> String {
+        let (facts, compiler) = (self.driver.facts(), self.driver.compiler());
+        // Without a compiler the kernels are those compiled before.
+        let compiler = compiler.unwrap_or_default();
+        format!(
+            "{} {} {} {compiler}",
+            facts.name, facts.arch, facts.driver_version
+        )
+    }
+
     fn read_bandwidth(&self) -> f64 {
         let measured = self.measure_read_bandwidth();
         let speed = *measured.as_ref().unwrap_or(&0.0);

@@ -1,6 +1,6 @@
 //! Sequences of a model come and go, here and in its earlier layers.
 
-use kv_cache::{SequenceId, Snapshot};
+use kv_cache::{PartBytes, SequenceId, Snapshot, StatePart};
 
 use crate::error::ModelError;
 use crate::model::Model;
@@ -74,5 +74,52 @@ impl Model {
             return Err(ModelError::SplitSnapshot);
         }
         Ok(self.cache.restore(self.device.as_ref(), snapshot)?)
+    }
+
+    /// Whether a sequence's state can be read and written in parts: not where the model is split.
+    #[must_use]
+    pub fn has_parts(&self) -> bool {
+        self.earlier.is_none() && self.stage.len() == self.config.num_layers
+    }
+
+    /// Bytes of the parts of a sequence's state.
+    #[must_use]
+    pub fn part_bytes(&self) -> PartBytes {
+        self.cache.part_bytes()
+    }
+
+    /// Copies a part of a sequence's committed state to the host.
+    ///
+    /// # Errors
+    /// There is no such sequence or part; the device failed.
+    pub fn read_part(&self, sequence: SequenceId, part: StatePart) -> Result<Vec<u8>, ModelError> {
+        let bytes = self.cache.read_part(sequence, part)?;
+        // What a device that failed gives is not to outlive it.
+        self.device.finish()?;
+        Ok(bytes)
+    }
+
+    /// A sequence of `len` tokens, for [`Model::write_part`]; until all parts are there it is of no use.
+    ///
+    /// # Errors
+    /// There is no room, or the model is split.
+    pub fn create_for_parts(&mut self, len: usize) -> Result<SequenceId, ModelError> {
+        if !self.has_parts() {
+            return Err(ModelError::SplitSnapshot);
+        }
+        Ok(self.cache.create_for_parts(self.device.as_ref(), len)?)
+    }
+
+    /// Copies a part, as [`Model::read_part`] gave it, to a sequence.
+    ///
+    /// # Errors
+    /// There is no such sequence or part, or the part is of another model.
+    pub fn write_part(
+        &mut self,
+        sequence: SequenceId,
+        part: StatePart,
+        bytes: &[u8],
+    ) -> Result<(), ModelError> {
+        Ok(self.cache.write_part(sequence, part, bytes)?)
     }
 }

@@ -1,6 +1,7 @@
 //! What the router counts, as Prometheus reads it. Each router has a recorder of its own.
 
 mod compression;
+mod disk_cache;
 mod prefix_cache;
 mod speculation;
 
@@ -16,6 +17,7 @@ use metrics_exporter_prometheus::{
 };
 
 use crate::metrics::compression::CompressionSeries;
+use crate::metrics::disk_cache::DiskCacheGauges;
 use crate::metrics::prefix_cache::PrefixCacheGauges;
 use crate::metrics::speculation::SpeculationGauges;
 
@@ -57,6 +59,7 @@ pub(crate) struct Metrics {
     worker: WorkerGauges,
     speculation: SpeculationGauges,
     prefix_cache: PrefixCacheGauges,
+    disk_cache: DiskCacheGauges,
 }
 
 struct WorkerGauges {
@@ -113,6 +116,7 @@ impl Metrics {
             },
             speculation: SpeculationGauges::new(&recorder),
             prefix_cache: PrefixCacheGauges::new(&recorder),
+            disk_cache: DiskCacheGauges::new(&recorder),
             handle: recorder.handle(),
             recorder,
         })
@@ -138,6 +142,7 @@ impl Metrics {
         };
         self.speculation.set(&self.recorder, &stats.speculation);
         self.prefix_cache.set(&stats.prefix_cache);
+        self.disk_cache.set(&stats.prefix_cache.disk);
         worker.running_sequences.set(stats.running_sequences);
         worker.queued_requests.set(stats.queued_requests);
         worker.prompt_tokens.set(stats.prompt_tokens as f64);

@@ -14,4 +14,4 @@ pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
 pub use mode::{SpeculationConfig, SpeculationMode, UnknownSpeculationMode};
 pub use request::GenerateRequest;
 pub use speculation::{SpeculationStats, SpeculationTimings};
-pub use worker::{ModelDescription, PrefixCacheStats, WorkerStats};
+pub use worker::{DiskCacheStats, ModelDescription, PrefixCacheStats, RefusedFiles, WorkerStats};

@@ -55,4 +55,52 @@ pub struct PrefixCacheStats {
     pub prefixes: u64,
     /// Bytes that they hold now beside pages, which would be free otherwise.
     pub bytes: u64,
+    /// Those that are kept in files as well.
+    pub disk: DiskCacheStats,
+}
+
+/// Prefixes in files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskCacheStats {
+    /// Requests that went on from one that was read for them.
+    pub hits: u64,
+    /// Prefixes read.
+    pub loaded: u64,
+    /// Bytes of them.
+    pub loaded_bytes: u64,
+    /// Microseconds of reading, waits for the device included.
+    pub load_us: u64,
+    /// Prefixes written.
+    pub saved: u64,
+    /// Bytes of them, without what was there already.
+    pub saved_bytes: u64,
+    /// Microseconds of writing, waits for the device included.
+    pub save_us: u64,
+    /// Prefixes that were to be written and were not.
+    pub dropped: u64,
+    /// Files that made room.
+    pub evictions: u64,
+    /// Files that were not used.
+    pub refused: RefusedFiles,
+    /// Prefixes in files now.
+    pub prefixes: u64,
+    /// Bytes of all files of the folder.
+    pub bytes: u64,
+}
+
+/// Files that were not used, by what was wrong with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedFiles {
+    /// Their bytes are not those written.
+    pub damaged: u64,
+    /// Of another version of the format.
+    pub version: u64,
+    /// Whole, but of something else.
+    pub foreign: u64,
+    /// They went.
+    pub missing: u64,
+    /// The system could not read them.
+    pub unreadable: u64,
+    /// Not of this program; left alone.
+    pub unknown: u64,
 }

@@ -2,12 +2,13 @@
 
 mod draft;
 mod prefill;
+mod prefix_cache;
 mod speculation;
 mod stage;
 
 use generation::{
-    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, PrefixCacheStats, Timings,
-    Token, TopToken, WorkerStats,
+    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
+    WorkerStats,
 };
 use proto::target::v1 as wire;
 use sampling::SamplingParams;
@@ -233,27 +234,7 @@ pub fn stats_to_proto(stats: WorkerStats) -> wire::WorkerStats {
         finished_requests: stats.finished_requests,
         cancelled_requests: stats.cancelled_requests,
         speculation: Some(speculation::stats_to_proto(stats.speculation)),
-        prefix_cache: Some(prefix_cache_to_proto(stats.prefix_cache)),
-    }
-}
-
-fn prefix_cache_to_proto(stats: PrefixCacheStats) -> wire::PrefixCacheStats {
-    wire::PrefixCacheStats {
-        hits: stats.hits,
-        reused_tokens: stats.reused_tokens,
-        evictions: stats.evictions,
-        prefixes: stats.prefixes,
-        bytes: stats.bytes,
-    }
-}
-
-fn prefix_cache_from_proto(stats: wire::PrefixCacheStats) -> PrefixCacheStats {
-    PrefixCacheStats {
-        hits: stats.hits,
-        reused_tokens: stats.reused_tokens,
-        evictions: stats.evictions,
-        prefixes: stats.prefixes,
-        bytes: stats.bytes,
+        prefix_cache: Some(prefix_cache::stats_to_proto(stats.prefix_cache)),
     }
 }
 
@@ -267,13 +248,16 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
         finished_requests: stats.finished_requests,
         cancelled_requests: stats.cancelled_requests,
         speculation: speculation::stats_from_proto(stats.speculation.unwrap_or_default()),
-        prefix_cache: prefix_cache_from_proto(stats.prefix_cache.unwrap_or_default()),
+        prefix_cache: prefix_cache::stats_from_proto(stats.prefix_cache.unwrap_or_default()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use generation::{SpeculationConfig, SpeculationMode, SpeculationTimings};
+    use generation::{
+        DiskCacheStats, PrefixCacheStats, RefusedFiles, SpeculationConfig, SpeculationMode,
+        SpeculationTimings,
+    };
 
     use super::*;
 
@@ -369,6 +353,27 @@ mod tests {
                 evictions: 10,
                 prefixes: 11,
                 bytes: 12,
+                disk: DiskCacheStats {
+                    hits: 13,
+                    loaded: 14,
+                    loaded_bytes: 15,
+                    load_us: 16,
+                    saved: 17,
+                    saved_bytes: 18,
+                    save_us: 19,
+                    dropped: 20,
+                    evictions: 21,
+                    refused: RefusedFiles {
+                        damaged: 22,
+                        version: 23,
+                        foreign: 24,
+                        missing: 25,
+                        unreadable: 26,
+                        unknown: 27,
+                    },
+                    prefixes: 28,
+                    bytes: 29,
+                },
             },
             ..WorkerStats::default()
         };

@@ -133,7 +133,7 @@ pub(crate) fn start_engine(
         num_layers: u32::try_from(model.config().num_layers).context("layers")?,
         transports: available(device.channel_device().and_then(ChannelDevice::transport)),
     };
-    let engine = Engine::start(model, description, sizes).context("starting the engine")?;
+    let engine = Engine::start(model, description, sizes, None).context("starting the engine")?;
     Ok(Started {
         engine,
         speculates,

@@ -1,7 +1,11 @@
 //! Sizes of an engine, held against the model before anything runs.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use generation::{ModelDescription, SpeculationConfig, SpeculationMode};
 use models::{KvType, LoadOptions, Model, PAGE_TOKENS};
+use prefix_store::Fingerprint;
 
 use crate::error::ConfigError;
 
@@ -41,6 +45,22 @@ impl PrefixCacheConfig {
         slots: 0,
         max_bytes: 0,
     };
+}
+
+/// Prefixes in files, which outlive the engine. Nothing of it changes a token, and nothing waits for it but a request for a prefix
+/// that is longer than what memory has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskCacheConfig {
+    /// The folder. Engines of several processes may share it.
+    pub dir: PathBuf,
+    /// Bytes of its files at most.
+    pub budget_bytes: u64,
+    /// Tokens that a prefix must have to be written, and must have beyond those known in memory to be read.
+    pub min_tokens: usize,
+    /// How long a prefix must not have been used before it is written.
+    pub settle: Duration,
+    /// What decides the states of tokens: only prefixes with the same one are read.
+    pub fingerprint: Fingerprint,
 }
 
 /// Draft rows of a step, of all sequences together: where more are wanted they share. What the model holds for a step
@@ -120,6 +140,19 @@ impl EngineConfig {
                     expected,
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// Says whether prefixes of `model` can be kept in files.
+    pub(crate) fn check_disk(&self, model: &Model) -> Result<(), ConfigError> {
+        if self.prefix_cache.slots == 0 {
+            let why = "none are kept in memory";
+            return Err(ConfigError::NoDiskCache { why });
+        }
+        if !model.has_parts() {
+            let why = "the model is split";
+            return Err(ConfigError::NoDiskCache { why });
         }
         Ok(())
     }

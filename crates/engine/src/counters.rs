@@ -53,4 +53,5 @@ pub(crate) struct Counters {
     pub cancelled_requests: Counter,
     pub speculation: SpeculationCounters,
     pub prefix_cache: PrefixCacheCounters,
+    pub disk: prefix_store::Counters,
 }

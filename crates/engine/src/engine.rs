@@ -8,7 +8,8 @@ use std::time::Duration;
 use generation::ModelDescription;
 use models::Model;
 
-use crate::config::EngineConfig;
+use crate::config::{DiskCacheConfig, EngineConfig};
+use crate::disk::DiskTier;
 use crate::handle::EngineHandle;
 use crate::runner::Runner;
 use crate::shared::Shared;
@@ -22,19 +23,24 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the thread.
+    /// Starts the thread. With `disk` prefixes outlive it.
     ///
     /// # Errors
-    /// A [`crate::ConfigError`] as [`io::ErrorKind::InvalidInput`]; the system gives no thread.
+    /// A [`crate::ConfigError`] as [`io::ErrorKind::InvalidInput`]; a folder that cannot be had; the system gives no thread.
     pub fn start(
         model: Model,
         description: ModelDescription,
         config: EngineConfig,
+        disk: Option<DiskCacheConfig>,
     ) -> io::Result<Self> {
-        config
-            .check(&model, &description)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        config.check(&model, &description).map_err(invalid)?;
+        if disk.is_some() {
+            config.check_disk(&model).map_err(invalid)?;
+        }
         let shared = Arc::new(Shared::new(description, &config));
+        let disk = disk.map(|disk| DiskTier::open(disk, &model, &shared));
+        let disk = disk.transpose().map_err(io::Error::other)?;
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn({
@@ -42,7 +48,7 @@ impl Engine {
                 move || {
                     // Declared first, so dropped last: callers learn of the end when all else is gone.
                     let _closing = Closing(Arc::clone(&shared));
-                    Runner::new(model, shared, config).run();
+                    Runner::new(model, shared, config, disk).run();
                 }
             })?;
         Ok(Self {
@@ -58,7 +64,7 @@ impl Engine {
     }
 
     /// Takes no more requests, gives those taken `grace` to end, ends the rest with
-    /// [`generation::GenerateError::ShuttingDown`] and joins the thread.
+    /// [`generation::GenerateError::ShuttingDown`], writes prefixes to files in what is left of `grace`, and joins the thread.
     ///
     /// Blocks for `grace` and one step at most; not to be called on an async runtime's own threads.
     pub fn shutdown(mut self, grace: Duration) {

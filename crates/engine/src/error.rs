@@ -33,6 +33,12 @@ pub enum ConfigError {
         /// Pages there are.
         pages: usize,
     },
+    /// Prefixes in files come from those in memory and go there, of a model that is whole.
+    #[error("prefixes cannot be kept in files: {why}")]
+    NoDiskCache {
+        /// What is in the way.
+        why: &'static str,
+    },
     /// The description promises something else.
     #[error("the model is described with {field} {described}, expected {expected}")]
     Description {

@@ -4,12 +4,15 @@
 //! however many share them, and a prefix stays good for other continuations. Its tokens are its key, compared one by one.
 
 mod marks;
+mod saving;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use models::{Model, ModelError, PAGE_TOKENS, SequenceId};
 
 pub(crate) use marks::{Marks, Worth};
+pub(crate) use saving::Due;
 
 use crate::config::PrefixCacheConfig;
 use crate::shared::Shared;
@@ -28,6 +31,8 @@ pub(crate) struct Prefixes {
     kept: Vec<Prefix>,
     /// Grows with every use.
     clock: u64,
+    /// The one that is being written to files; last to make room.
+    saving: Option<PrefixId>,
 }
 
 #[derive(Debug)]
@@ -38,6 +43,10 @@ struct Prefix {
     /// What a draft has to see of it.
     features: Option<KeptFeatures>,
     last_used: u64,
+    /// Since when it has not been used.
+    rests_since: Instant,
+    /// Files have it, or could not be given it.
+    is_saved: bool,
     /// Sequences that went on from it.
     uses: usize,
     worth: Worth,
@@ -78,6 +87,7 @@ impl Prefixes {
             shared,
             kept: Vec::new(),
             clock: 0,
+            saving: None,
         }
     }
 
@@ -117,6 +127,7 @@ impl Prefixes {
             return Ok(None);
         };
         prefix.last_used = self.clock;
+        prefix.rests_since = Instant::now();
         let pages = own_pages(&prefix.tokens);
         self.give_way(model, pages, Some(id))?;
         let Some(prefix) = self.kept.iter_mut().find(same) else {
@@ -127,17 +138,34 @@ impl Prefixes {
         Ok(sequence)
     }
 
+    fn get(&self, id: PrefixId) -> Option<&Prefix> {
+        self.kept.iter().find(|prefix| prefix.id == id)
+    }
+
     /// What a draft has to see of a prefix.
     pub fn features(&self, id: PrefixId) -> Option<&KeptFeatures> {
-        let prefix = self.kept.iter().find(|prefix| prefix.id == id)?;
-        prefix.features.as_ref()
+        self.get(id)?.features.as_ref()
+    }
+
+    /// All tokens of a prefix.
+    pub fn tokens(&self, id: PrefixId) -> Option<&[u32]> {
+        self.get(id).map(|prefix| prefix.tokens.as_slice())
+    }
+
+    /// The sequence that nobody feeds.
+    pub fn sequence(&self, id: PrefixId) -> Option<SequenceId> {
+        self.get(id).map(|prefix| prefix.sequence)
     }
 
     /// Whether this very prefix is there. If so it counts as used.
     pub fn has(&mut self, tokens: &[u32]) -> bool {
         self.clock += 1;
-        let same = self.kept.iter_mut().find(|kept| kept.tokens == tokens);
-        same.map(|kept| kept.last_used = self.clock).is_some()
+        let Some(same) = self.kept.iter_mut().find(|kept| kept.tokens == tokens) else {
+            return false;
+        };
+        same.last_used = self.clock;
+        same.rests_since = Instant::now();
+        true
     }
 
     /// Keeps the state of a sequence, in place of others where there is no room.
@@ -158,16 +186,50 @@ impl Prefixes {
             self.count(model);
             return Ok(());
         };
+        self.add(sequence, keep.tokens.to_vec(), keep.features, keep.worth);
+        self.trim(model)
+    }
+
+    /// Keeps a sequence that came from files, as it is.
+    ///
+    /// # Errors
+    /// The model is gone.
+    pub fn adopt(
+        &mut self,
+        model: &mut Model,
+        sequence: SequenceId,
+        tokens: Vec<u32>,
+        features: Option<KeptFeatures>,
+    ) -> Result<(), ModelError> {
+        while self.kept.len() >= self.config.slots {
+            self.evict(model, |_| true)?;
+        }
+        self.add(sequence, tokens, features, Worth::Own).is_saved = true;
+        self.trim(model)
+    }
+
+    fn add(
+        &mut self,
+        sequence: SequenceId,
+        tokens: Vec<u32>,
+        features: Option<KeptFeatures>,
+        worth: Worth,
+    ) -> &mut Prefix {
         self.clock += 1;
-        self.kept.push(Prefix {
+        self.kept.push_mut(Prefix {
             id: PrefixId(self.clock),
             sequence,
-            tokens: keep.tokens.to_vec(),
-            features: keep.features,
+            tokens,
+            features,
             last_used: self.clock,
+            rests_since: Instant::now(),
+            is_saved: false,
             uses: 0,
-            worth: keep.worth,
-        });
+            worth,
+        })
+    }
+
+    fn trim(&mut self, model: &mut Model) -> Result<(), ModelError> {
         while self.bytes(model) > self.config.max_bytes {
             self.evict(model, |_| true)?;
         }
@@ -215,7 +277,10 @@ impl Prefixes {
     ) -> Result<bool, ModelError> {
         let least = (self.kept.iter().enumerate())
             .filter(|(_, prefix)| may_go(prefix))
-            .min_by_key(|(_, prefix)| (!prefix.is_step(), prefix.last_used));
+            .min_by_key(|(_, prefix)| {
+                let is_saving = Some(prefix.id) == self.saving;
+                (is_saving, !prefix.is_step(), prefix.last_used)
+            });
         let Some((place, _)) = least else {
             return Ok(false);
         };

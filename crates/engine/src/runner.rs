@@ -1,5 +1,6 @@
 //! The engine thread: one step after another, as long as there is something to do.
 
+mod held;
 mod reuse;
 
 use std::sync::Arc;
@@ -11,8 +12,10 @@ use speculative::{DraftTree, RoundOutcome, accepted_path};
 
 use crate::choice::Chooser;
 use crate::config::EngineConfig;
+use crate::disk::DiskTier;
 use crate::prefixes::Prefixes;
 use crate::queue::Waiting;
+use crate::runner::held::HeldRequests;
 use crate::scheduler::{Share, StepLimits, rows_for_drafts, share_rows};
 use crate::sequence::{Ending, Place, Sequence, new_tokens_limit};
 use crate::shadow::Shadows;
@@ -32,6 +35,10 @@ pub(crate) struct Runner {
     chooser: Chooser,
     speculator: Speculator,
     prefixes: Prefixes,
+    /// Dropped before the files, which wait for who is being read for.
+    held: HeldRequests,
+    /// Prefixes in files, where they are kept there.
+    disk: Option<DiskTier>,
     /// Draft rows that a sequence may write behind its tokens.
     draft_rows: usize,
     /// Where tokens are held against plain decoding.
@@ -42,7 +49,12 @@ pub(crate) struct Runner {
 
 impl Runner {
     /// `config` fits the model.
-    pub(crate) fn new(model: Model, shared: Arc<Shared>, config: EngineConfig) -> Self {
+    pub(crate) fn new(
+        model: Model,
+        shared: Arc<Shared>,
+        config: EngineConfig,
+        disk: Option<DiskTier>,
+    ) -> Self {
         let limits = StepLimits {
             max_batch_rows: model.max_batch_rows(),
             prefill_chunk_tokens: config.prefill_chunk_tokens,
@@ -52,6 +64,8 @@ impl Runner {
         Self {
             model,
             prefixes: Prefixes::new(config.prefix_cache, Arc::clone(&shared)),
+            disk,
+            held: HeldRequests::default(),
             shared,
             context_length: config.context_length,
             limits,
@@ -67,26 +81,31 @@ impl Runner {
 
     /// Runs until the engine is shut down, or the model is gone.
     pub(crate) fn run(&mut self) {
-        while self.gone.is_none() && self.shared.wait_for_work(self.running.is_empty()) {
-            self.round();
+        let mut has_more = false;
+        while self.gone.is_none() && self.shared.wait_for_work(self.rest(has_more)) {
+            has_more = self.round();
         }
         let why = self.gone.clone().unwrap_or(GenerateError::ShuttingDown);
         for sequence in &mut self.running {
             sequence.end(Ending::Failed(why.clone()));
         }
         self.release_ended();
+        self.end_disk(&why);
         self.shared.refuse(&why);
     }
 
-    /// Makes room, fills it, and computes a step.
-    fn round(&mut self) {
+    /// Makes room, fills it, and computes a step; whether files keep the thread busy beside.
+    fn round(&mut self) -> bool {
         for sequence in &mut self.running {
             sequence.end_if_cancelled();
         }
         self.release_ended();
         self.take_draft();
         self.admit();
+        let has_more = self.tend_disk();
+        self.release_ended();
         self.step();
+        has_more
     }
 
     /// Takes a draft that is offered, and lets go of one that is taken away.
@@ -104,7 +123,7 @@ impl Runner {
     /// Starts the requests that there are places and pages for.
     fn admit(&mut self) {
         while let Some(waiting) = self.next_waiting() {
-            self.start(waiting);
+            self.start_or_hold(waiting);
         }
         // Those that want no tokens have ended.
         self.release_ended();

@@ -1,9 +1,10 @@
 //! What the async side and the engine thread share.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use generation::{GenerateError, GenerateRequest, ModelDescription, WorkerStats};
+use generation::{GenerateError, GenerateRequest, ModelDescription, PrefixCacheStats, WorkerStats};
 use tokio::sync::watch;
 
 use crate::config::EngineConfig;
@@ -25,6 +26,19 @@ pub(crate) struct Shared {
     /// Rung when the thread may have something to do.
     wake: Condvar,
     closed: watch::Sender<bool>,
+    /// Something came from files, or is wanted for them. Release by `store_has_news` pairs with Acquire in `take_store_news`.
+    store_news: AtomicBool,
+}
+
+/// What an idle thread waits for, beside requests and drafts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rest {
+    /// It is not idle.
+    pub is_busy: bool,
+    /// It has something to do then.
+    pub until: Option<Instant>,
+    /// Requests wait for what comes from files.
+    pub owes_answers: bool,
 }
 
 impl Shared {
@@ -36,6 +50,7 @@ impl Shared {
             queue: Mutex::new(Queue::new(config.max_sequences, config.queue_len)),
             wake: Condvar::new(),
             closed: watch::Sender::new(false),
+            store_news: AtomicBool::new(false),
         }
     }
 
@@ -59,24 +74,72 @@ impl Shared {
         Ok(stream)
     }
 
-    /// Blocks an idle thread until a request waits. `false` where the thread shall end.
-    pub(crate) fn wait_for_work(&self, idle: bool) -> bool {
+    /// Blocks an idle thread until there is something to do. `false` where the thread shall end.
+    pub(crate) fn wait_for_work(&self, rest: Rest) -> bool {
         let mut queue = self.queue();
         loop {
-            let nothing = idle && queue.waiting() == 0 && !self.drafter.has_news();
-            match queue.phase() {
-                Phase::Open if !nothing => return true,
-                Phase::Open => {}
+            let now = Instant::now();
+            let has_news = self.drafter.has_news() || self.take_store_news();
+            let has_work = rest.is_busy || queue.waiting() > 0 || has_news;
+            let until = match queue.phase() {
+                Phase::Open if has_work || rest.until.is_some_and(|time| now >= time) => {
+                    return true;
+                }
+                Phase::Open => rest.until,
                 Phase::Draining { deadline } => {
-                    let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-                    return !nothing && !late;
+                    let late = deadline.is_some_and(|deadline| now >= deadline);
+                    if late || !rest.owes_answers || has_work {
+                        return has_work && !late;
+                    }
+                    *deadline
                 }
                 Phase::Closed(_) => return false,
-            }
-            queue = self
-                .wake
-                .wait(queue)
-                .unwrap_or_else(PoisonError::into_inner);
+            };
+            queue = self.sleep(queue, until);
+        }
+    }
+
+    /// Sleeps until it is woken, or until a time.
+    fn sleep<'a>(
+        &self,
+        queue: MutexGuard<'a, Queue>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, Queue> {
+        let Some(until) = until else {
+            let woken = self.wake.wait(queue);
+            return woken.unwrap_or_else(PoisonError::into_inner);
+        };
+        let time = until.saturating_duration_since(Instant::now());
+        let woken = self.wake.wait_timeout(queue, time);
+        woken.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Blocks the thread until there is news of files, or until a time.
+    pub(crate) fn wait_for_store(&self, until: Instant) {
+        let mut queue = self.queue();
+        while !self.take_store_news() && Instant::now() < until {
+            queue = self.sleep(queue, Some(until));
+        }
+    }
+
+    /// Wakes the thread for what came from files, or is wanted for them.
+    pub(crate) fn store_has_news(&self) {
+        // Under the lock, so that it cannot fall between the thread's look and its sleep.
+        let queue = self.queue();
+        self.store_news.store(true, Ordering::Release);
+        drop(queue);
+        self.wake.notify_one();
+    }
+
+    fn take_store_news(&self) -> bool {
+        self.store_news.swap(false, Ordering::Acquire)
+    }
+
+    /// When what runs at shutdown must have ended; `None` where there is no shutdown, or no hurry.
+    pub(crate) fn drain_deadline(&self) -> Option<Instant> {
+        match self.queue().phase() {
+            Phase::Draining { deadline } => *deadline,
+            Phase::Open | Phase::Closed(_) => None,
         }
     }
 
@@ -166,7 +229,10 @@ impl Shared {
             finished_requests: counters.finished_requests.get(),
             cancelled_requests: counters.cancelled_requests.get(),
             speculation: counters.speculation.get(),
-            prefix_cache: counters.prefix_cache.get(),
+            prefix_cache: PrefixCacheStats {
+                disk: counters.disk.get(),
+                ..counters.prefix_cache.get()
+            },
         }
     }
 }

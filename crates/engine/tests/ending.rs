@@ -25,7 +25,7 @@ fn refusal(config: EngineConfig, description: impl Fn(&mut ModelDescription)) ->
     let model = load(CONFIG, &Arc::new(Gate::default()));
     let mut described = describe(&model, config);
     description(&mut described);
-    let error = Engine::start(model, described, config).unwrap_err();
+    let error = Engine::start(model, described, config, None).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     let source = error.into_inner().unwrap();
     *source.downcast::<ConfigError>().unwrap()

@@ -113,7 +113,7 @@ impl Pair {
             max_sequences: SEQUENCES as u32,
             device: "test".to_owned(),
         };
-        let engine = Engine::start(model, description, config).unwrap();
+        let engine = Engine::start(model, description, config, None).unwrap();
         let handle = engine.handle();
         let lease = (speculation.mode != SpeculationMode::Off).then(|| {
             let draft = InProcess::open(&self.draft, &self.target, 2 * SEQUENCES);

@@ -6,105 +6,13 @@ mod common;
 
 use std::sync::Arc;
 
+use common::conversations::{AT_ONCE, COLD, ROOMY, Rng, TREE, converse, tiny, tiny_draft};
 use common::gated::Gate;
 use common::in_process::{InProcess, demo};
-use common::{
-    Answer, CONFIG, FIBONACCI, Stand, collect, device, model_data, request, start_with, within,
-};
+use common::{Answer, FIBONACCI, Stand, collect, device, request, start_with, within};
 use engine::{DrafterLease, EngineConfig, PrefixCacheConfig};
-use generation::{
-    GenerateRequest, PrefixCacheStats, SpeculationConfig, SpeculationMode, SpeculationTimings,
-};
-use models::{PAGE_TOKENS, load_path};
-use sampling::SamplingParams;
-
-const TARGET: &str = "qwen35-nano-Q4_0.gguf";
-const DRAFT: &str = "dflash/dflash-qwen35-nano-BF16.gguf";
-const TREE: SpeculationConfig = SpeculationConfig {
-    mode: SpeculationMode::Tree,
-    budget: 16,
-};
-const ROOMY: PrefixCacheConfig = PrefixCacheConfig {
-    slots: 64,
-    max_bytes: usize::MAX,
-};
-/// Conversations side by side.
-const AT_ONCE: usize = 4;
-
-const COLD: EngineConfig = EngineConfig {
-    max_sequences: AT_ONCE,
-    queue_len: AT_ONCE,
-    context_length: 512,
-    prefill_chunk_tokens: 64,
-    ..CONFIG
-};
-
-/// An engine over the tiny model, with room for `pages` pages or for whole contexts.
-fn tiny(config: EngineConfig, pages: Option<usize>) -> Stand {
-    let mut options = config.load_options(None);
-    if let Some(pages) = pages {
-        options.max_tokens = pages * PAGE_TOKENS;
-    }
-    let model = load_path(model_data(TARGET), device(), options, &mut |_| {}).unwrap();
-    start_with(model, config, Arc::new(Gate::default()))
-}
-
-fn tiny_draft(stand: &Stand) -> DrafterLease {
-    let draft = InProcess::open(&model_data(DRAFT), &model_data(TARGET), 2 * AT_ONCE);
-    stand.handle.set_drafter(Box::new(draft))
-}
-
-/// The same numbers every time.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = (self.0)
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % n
-    }
-
-    fn text(&mut self, tokens: usize) -> Vec<u32> {
-        (0..tokens).map(|_| self.below(500) as u32).collect()
-    }
-}
-
-/// A conversation of some turns, each of which is answered cold and with what is kept. It begins with one of a few texts, and a
-/// turn may leave out what the answer before it began or ended with, or go back and take another way.
-async fn converse(number: usize, cold: &Stand, warm: &Stand) {
-    let mut rng = Rng(number as u64 * 977 + 3);
-    let beginning = number % 5;
-    let lengths = [3, 63, 64, 130, 200];
-    let mut history = Rng(beginning as u64).text(lengths[beginning]);
-    let mut earlier = Vec::new();
-    for turn in 0..3 + rng.below(3) {
-        let message = 1 + rng.below(40);
-        history.extend(rng.text(message));
-        let request = GenerateRequest {
-            // The next turn may keep to it or not.
-            history_tokens: rng.below(history.len() + 1) as u32,
-            logprobs: true,
-            sampling: SamplingParams {
-                temperature: if rng.below(4) == 0 { 0.9 } else { 0.0 },
-                seed: number as u64,
-                ..SamplingParams::default()
-            },
-            ..request(&history, 1 + rng.below(12) as u32)
-        };
-        let expected = cold.answer(&request).await;
-        let answer = warm.answer(&request).await;
-        let what = format!("conversation {number}, turn {turn}: {:?}", answer.started);
-        assert_eq!(answer.tokens, expected.tokens, "{what}");
-        assert_eq!(answer.reason(), expected.reason(), "{what}");
-        earlier.push(history.clone());
-        match rng.below(6) {
-            0 => history = earlier[rng.below(earlier.len())].clone(),
-            1 => history.truncate(history.len().saturating_sub(rng.below(5))),
-            _ => history.extend(answer.ids()),
-        }
-    }
-}
+use generation::{PrefixCacheStats, SpeculationTimings};
+use models::load_path;
 
 /// 200 conversations, some at a time.
 async fn all_converse(warm: &Stand) -> PrefixCacheStats {

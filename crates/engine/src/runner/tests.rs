@@ -39,7 +39,7 @@ fn runner() -> Runner {
         device: "test".to_owned(),
     };
     let shared = Arc::new(Shared::new(description, &CONFIG));
-    Runner::new(model, shared, CONFIG)
+    Runner::new(model, shared, CONFIG, None)
 }
 
 fn push(runner: &Runner, prompt_tokens: u32) -> GenerateStream {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use models::{FeatureBlock, FeatureRows, Model, ModelError};
+use prefix_store::FeatureShape;
 
 /// Bytes of rows kept for a sequence.
 const MAX_BYTES: usize = 32 << 20;
@@ -114,6 +115,50 @@ impl KeptFeatures {
         tail.extend(self.block.num_rows(), |rows, to, at| {
             to.copy_from(at, self.block.rows(rows));
         });
+    }
+
+    /// Room for rows that come from files; `None` where they are no rows of this model, or there is no memory.
+    pub fn with_room(model: &Model, shape: &FeatureShape) -> Option<Self> {
+        let row_len = shape.layers.len() * model.config().hidden_size;
+        let is_row = row_len > 0 && shape.row_bytes == row_len * size_of::<f32>();
+        if !is_row || shape.num_rows > FeatureTail::capacity(row_len) {
+            return None;
+        }
+        Some(Self {
+            layers: shape.layers.clone(),
+            block: model.feature_block(shape.num_rows, row_len).ok()?,
+            first: shape.first,
+        })
+    }
+
+    /// What they are; `None` where there are none.
+    pub fn shape(&self) -> Option<FeatureShape> {
+        let num_rows = self.block.num_rows();
+        (num_rows > 0).then(|| FeatureShape {
+            layers: self.layers.clone(),
+            first: self.first,
+            num_rows,
+            row_bytes: self.block.row_len() * size_of::<f32>(),
+        })
+    }
+
+    /// Some of the rows as bytes; `None` where they are not there.
+    pub fn read(&self, rows: Range<usize>) -> Option<Vec<u8>> {
+        let is_there = rows.start <= rows.end && rows.end <= self.block.num_rows();
+        let values = is_there.then(|| self.block.rows(rows).to_vec())?;
+        Some(
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
+        )
+    }
+
+    /// Puts rows, as [`KeptFeatures::read`] gave them, to `row` and after, of which there is room.
+    pub fn write(&mut self, model: &Model, row: usize, bytes: &[u8]) {
+        let (values, _) = bytes.as_chunks::<4>();
+        let values: Vec<f32> = values.iter().map(|v| f32::from_le_bytes(*v)).collect();
+        self.block.write(model.device().as_ref(), row, &values);
     }
 
     /// Bytes that they take.

@@ -16,6 +16,7 @@ use kernels::{Device, DeviceName, open_device};
 use models::{LoadOptions, Model, load_path};
 use sampling::SamplingParams;
 
+pub mod conversations;
 pub mod gated;
 pub mod in_process;
 pub mod scripted;
@@ -104,7 +105,7 @@ pub fn start(config: EngineConfig) -> Stand {
 
 pub fn start_with(model: Model, config: EngineConfig, gate: Arc<Gate>) -> Stand {
     let description = describe(&model, config);
-    let engine = Engine::start(model, description, config).unwrap();
+    let engine = Engine::start(model, description, config, None).unwrap();
     let handle = engine.handle();
     Stand {
         engine: Some(engine),

@@ -102,6 +102,18 @@ pub(crate) struct TargetArgs {
     #[arg(long, env = "TANDEM_PREFIX_CACHE_MIB", value_name = "MIB")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_cache_mib: Option<usize>,
+    /// Folder that prefixes are kept in beyond the process, so that they are there after a restart [default: none].
+    #[arg(long, env = "TANDEM_KV_CACHE_DIR", value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_dir: Option<PathBuf>,
+    /// MiB that the files in --kv-cache-dir take at most [default: 4096].
+    #[arg(long, env = "TANDEM_KV_CACHE_BUDGET", value_name = "MIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_budget: Option<usize>,
+    /// Tokens from which a prefix is worth a file [default: 512].
+    #[arg(long, env = "TANDEM_KV_CACHE_MIN_TOKENS", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_min_tokens: Option<usize>,
     /// How drafts are used where there is one: off, chain, tree or auto; no answer depends on it [default: auto].
     #[arg(long, env = "TANDEM_SPECULATION", value_name = "MODE")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -59,6 +59,14 @@ pub struct Config {
     /// MiB that prefixes take at most, of a split target for its last layers: recurrent states, which are set aside at the start,
     /// and what a draft has to see. Keys and values lie in pages that running sequences leave, and give way to them.
     pub prefix_cache_mib: usize,
+    /// Folder that prefixes are kept in beyond the process, for this user alone; several processes may share it. Without it they
+    /// are kept in memory only. Not for split targets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_dir: Option<PathBuf>,
+    /// MiB that all files in `kv_cache_dir` take at most; what was not used for longest goes.
+    pub kv_cache_budget: usize,
+    /// Tokens that a prefix must have to be written, and must have beyond those known in memory to be read.
+    pub kv_cache_min_tokens: usize,
     /// How drafts are used where there is one, `off`, `chain`, `tree` or `auto`. No answer depends on it.
     pub speculation: String,
     /// Draft tokens verified at a time, of a tree; with `auto` the most there may be.
@@ -90,6 +98,9 @@ impl Default for Config {
             prefill_chunk: 128,
             prefix_cache_slots: 32,
             prefix_cache_mib: 1024,
+            kv_cache_dir: None,
+            kv_cache_budget: 4096,
+            kv_cache_min_tokens: 512,
             speculation: SpeculationMode::Auto.name().to_owned(),
             ddtree_budget: 22,
             verify_lossless: false,
@@ -109,6 +120,7 @@ impl Config {
             ("parallel", self.parallel),
             ("queue-len", self.queue_len),
             ("prefill-chunk", self.prefill_chunk),
+            ("kv-cache-budget", self.kv_cache_budget),
         ] {
             ensure!(value > 0, "{key} is 0, expected at least 1");
         }

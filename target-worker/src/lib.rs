@@ -6,6 +6,7 @@
 
 mod attach;
 mod config;
+mod disk;
 mod earlier;
 mod load;
 mod remote_drafter;

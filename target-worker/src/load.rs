@@ -13,6 +13,7 @@ use tensor_channel::{ChannelDevice, Transport, available, choose};
 use worker_api::{LaterStage, SpeculationDescription, StageDescription};
 
 use crate::config::{Config, context_length};
+use crate::disk::disk_cache;
 use crate::split::{Stage, layer_words};
 
 /// A stage of a model on its device; the only one, where the model is not split.
@@ -133,7 +134,8 @@ pub(crate) fn start_engine(
         num_layers: u32::try_from(model.config().num_layers).context("layers")?,
         transports: available(device.channel_device().and_then(ChannelDevice::transport)),
     };
-    let engine = Engine::start(model, description, sizes, None).context("starting the engine")?;
+    let disk = disk_cache(config, &sizes, file, &model).context("kv-cache-dir")?;
+    let engine = Engine::start(model, description, sizes, disk).context("starting the engine")?;
     Ok(Started {
         engine,
         speculates,

@@ -1,7 +1,7 @@
 //! The life of a target worker: listen, load, serve, drain.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use engine::EngineHandle;
@@ -87,9 +87,11 @@ pub async fn run(
             return Err(anyhow!(error).context("an earlier stage is gone"));
         }
     }
+    let deadline = Instant::now() + drain;
     serving.await??;
-    // Whatever still runs now outlived the drain.
-    tokio::task::spawn_blocking(move || engine.shutdown(Duration::ZERO))
+    // Whatever still runs then outlived the drain. What is left of it is for prefixes that are to outlive the process.
+    let left = deadline.saturating_duration_since(Instant::now());
+    tokio::task::spawn_blocking(move || engine.shutdown(left))
         .await
         .context("stopping the engine")
 }

@@ -101,3 +101,42 @@ fn the_next_turn_of_a_chat_goes_on_from_the_last_one_and_says_the_same() {
         assert!(set.stop().success());
     }
 }
+
+#[test]
+fn after_a_restart_a_chat_goes_on_from_files_and_says_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("kv");
+    let start = |more: &[&str]| {
+        let own = ["--kv-cache-dir", dir.to_str().unwrap()];
+        let short = ["--kv-cache-min-tokens", "64"];
+        Set::start(&[&own[..], &short, more].concat())
+    };
+    let mut chat = vec![system("lists"), user("Write a function that sums a list.")];
+    let first = start(&["--speculation", "tree"]);
+    first.client().wait_until_attached();
+    let (text, _, cached) = ask(&first.client(), &chat);
+    assert_eq!(cached, 0);
+    assert!(first.stop().success());
+    chat.push(json!({"role": "assistant", "content": text}));
+    chat.push(user("Now with a test."));
+    let cold = Set::start(&["--speculation", "off"]);
+    let (expected, prompt_tokens, _) = ask(&cold.client(), &chat);
+    assert!(cold.stop().success());
+    let again = start(&["--speculation", "tree"]);
+    let client = again.client();
+    client.wait_until_attached();
+    let (text, _, cached) = ask(&client, &chat);
+    assert_eq!(text, expected);
+    assert!(prompt_tokens - cached < 80, "{cached} of {prompt_tokens}");
+    let metric = |name: &str| client.metric(&format!("tandem_disk_cache_{name}"), &[]);
+    assert_eq!((metric("hits"), metric("loaded")), (1.0, 1.0));
+    assert!(metric("prefixes") > 0.0 && metric("bytes") > 0.0);
+    let damaged = client.metric("tandem_disk_cache_refused", &["damaged"]);
+    assert_eq!(damaged, 0.0);
+    assert!(again.stop().success());
+    // A split target has none, and says so.
+    let split = start(&["--target-devices", "cpu,cpu", "--speculation", "off"]);
+    let (text, _, cached) = ask(&split.client(), &chat);
+    assert_eq!((text, cached), (expected, 0));
+    assert!(split.stop().success());
+}

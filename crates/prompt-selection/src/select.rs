@@ -22,8 +22,8 @@ pub struct SelectOptions<'a> {
     pub keep_ratio: f64,
     /// Kept token by token, in any order.
     pub protected: &'a [Range<usize>],
-    /// Anchors compete for what head and tail leave of the budget, before all other chunks. Otherwise all of them are
-    /// kept, and may be more than the budget.
+    /// No more chunks are kept than the budget says: head and tail have half of it, anchors compete for the rest before
+    /// all other chunks. Otherwise head and tail have all but one chunk of a small budget, and anchors come on top of it.
     pub within_budget: bool,
 }
 
@@ -77,7 +77,10 @@ pub fn select(tokens: &[u32], importance: &[f32], options: &SelectOptions<'_>) -
     let num_open = choice.is_kept.iter().filter(|&&is_kept| !is_kept).count();
     // Truncation is the floor that is meant, and neither is negative.
     choice.left = ((num_open as f64 * options.keep_ratio) as usize).max(1);
-    let (head, tail) = head_and_tail(choice.left);
+    let (head, tail) = match options.within_budget {
+        true => head_and_tail(choice.left / 2 + 1),
+        false => head_and_tail(choice.left),
+    };
     (0..head).for_each(|chunk| choice.keep(chunk));
     (num_chunks - tail..num_chunks).for_each(|chunk| choice.keep(chunk));
     let Anchors { hits, around } = anchors::find(tokens, num_chunks);

@@ -33,7 +33,7 @@ pub struct CompressRequest {
     pub keep_ratio: f64,
     /// Positions that are kept in any case, in any order; they do not count towards the share.
     pub protected: Vec<Range<usize>>,
-    /// Where passages that the prompt's end names go beyond the share, they are cut too.
+    /// The share holds even where the prompt's end names more passages than it has room for.
     pub within_budget: bool,
     /// Chunk scores are wanted.
     pub chunk_scores: bool,

@@ -105,10 +105,10 @@ fn anchors_come_on_top_of_the_budget_or_out_of_it() {
     // Two: the tail and one more.
     check(0.05, false, &[8, 9, 10, 11, 12, 39]);
     check(0.05, true, &[10, 39]);
-    // Four: three of the tail.
-    check(0.1, true, &[10, 37, 38, 39]);
-    // Eight, seven of them at the ends.
-    check(0.2, true, &[0, 10, 34, 35, 36, 37, 38, 39]);
+    // Four, two of them of the tail: the place, and the best beside it.
+    check(0.1, true, &[10, 12, 38, 39]);
+    // Eight, four of them at the ends; beyond the budget seven.
+    check(0.2, true, &[0, 8, 9, 10, 12, 37, 38, 39]);
     check(0.2, false, &[0, 8, 9, 10, 11, 12, 34, 35, 36, 37, 38, 39]);
 }
 

@@ -54,7 +54,8 @@ impl Compressor {
     fn take(&mut self, job: Job) {
         self.counters.running_requests.add(1);
         let mut answer = self.compress(&job);
-        if !self.keeps_weights || answer.is_err() {
+        let is_whole = matches!(answer, Ok(_) | Err(CompressError::ShuttingDown));
+        if !self.keeps_weights || !is_whole {
             // After an error the next prompt begins with a device opened anew.
             let park = self.park();
             if let Ok(compression) = &mut answer {

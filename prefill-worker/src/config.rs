@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use kernels::DeviceName;
-use models::{ScorePositions, ScorerOptions};
+use models::{DEFAULT_SPARSITY, ScorePositions, ScorerOptions};
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
 
@@ -33,9 +33,8 @@ pub struct Config {
     /// Queries and keys that score: `unrotated`, so that what is far away counts as much, or `rotated`.
     pub score_positions: String,
     /// Attention leaves out blocks of keys of less than this part of the strongest block's weight, above 0 and up to 1; `off`:
-    /// none. Without it: as the program has it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sparsity: Option<String>,
+    /// none.
+    pub sparsity: String,
     /// Prompts that may wait while one is scored; one more is refused.
     pub queue_len: usize,
     /// Seconds that calls get to end at shutdown.
@@ -53,7 +52,7 @@ impl Default for Config {
             threads: 0,
             score_layers: None,
             score_positions: "unrotated".to_owned(),
-            sparsity: None,
+            sparsity: DEFAULT_SPARSITY.to_string(),
             queue_len: 8,
             drain_seconds: 30,
         }
@@ -84,7 +83,6 @@ impl Config {
     /// # Errors
     /// A setting is none of its values. Which layers there are is for the model to say.
     pub fn scorer_options(&self) -> Result<ScorerOptions> {
-        let defaults = ScorerOptions::default();
         let positions = match self.score_positions.as_str() {
             "unrotated" => ScorePositions::Unrotated,
             "rotated" => ScorePositions::Rotated,
@@ -93,11 +91,8 @@ impl Config {
         Ok(ScorerOptions {
             scored_layers: self.score_layers,
             positions,
-            sparsity: match &self.sparsity {
-                None => defaults.sparsity,
-                Some(words) => sparsity(words)?,
-            },
-            ..defaults
+            sparsity: sparsity(&self.sparsity)?,
+            ..ScorerOptions::default()
         })
     }
 
@@ -138,7 +133,7 @@ mod tests {
         );
         for alpha in ["0", "1.5", "-1", "NaN", "on"] {
             let config = Config {
-                sparsity: Some(alpha.to_owned()),
+                sparsity: alpha.to_owned(),
                 ..Config::default()
             };
             let error = config.check().unwrap_err().to_string();
@@ -155,7 +150,7 @@ mod tests {
         let config = Config {
             score_layers: Some(3),
             score_positions: "rotated".to_owned(),
-            sparsity: Some("0.25".to_owned()),
+            sparsity: "0.25".to_owned(),
             ..Config::default()
         };
         let options = config.scorer_options().unwrap();
@@ -164,7 +159,7 @@ mod tests {
         assert_eq!(options.sparsity, Some(0.25));
         assert!(!options.exact);
         let config = Config {
-            sparsity: Some("off".to_owned()),
+            sparsity: "off".to_owned(),
             ..Config::default()
         };
         assert_eq!(config.scorer_options().unwrap().sparsity, None);

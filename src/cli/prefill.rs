@@ -39,7 +39,7 @@ pub(crate) struct PrefillArgs {
     #[serde(rename = "score-positions", skip_serializing_if = "Option::is_none")]
     pub prefill_score_positions: Option<String>,
     /// Attention of the prefill drafter leaves out blocks of keys of less than this part of the strongest block's weight, above 0
-    /// and up to 1; off: none [default: as the program has it].
+    /// and up to 1; off: none [default: 0.005].
     #[arg(long, env = "TANDEM_PREFILL_SPARSITY", value_name = "ALPHA|off")]
     #[serde(rename = "sparsity", skip_serializing_if = "Option::is_none")]
     pub prefill_sparsity: Option<String>,
@@ -94,7 +94,7 @@ pub(crate) struct ProbeCompressArgs {
     /// Share of the chunks of 32 tokens to keep, above 0 and up to 1.
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
     pub keep_ratio: f64,
-    /// Keep no more than that where the end of the prompt names more passages.
+    /// Keep no more than that even where the end of the prompt names more passages.
     #[arg(long)]
     pub within_budget: bool,
     /// How many of the last layers score [default: all].

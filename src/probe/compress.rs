@@ -64,7 +64,7 @@ fn scorer_options(args: &ProbeCompressArgs) -> Result<ScorerOptions> {
     let config = prefill_worker::Config {
         score_layers: args.layers,
         score_positions: args.positions.clone(),
-        sparsity: Some(args.sparsity.clone()),
+        sparsity: args.sparsity.clone(),
         ..prefill_worker::Config::default()
     };
     Ok(ScorerOptions {

@@ -1,6 +1,7 @@
 //! `tandem bench`: what a model does on a device, and what drafts make of it.
 
 mod drafts;
+mod needle;
 mod plain;
 mod prompts;
 
@@ -11,7 +12,9 @@ use crate::cli::BenchArgs;
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs, log: &str) -> Result<()> {
     ensure!(args.repetitions > 0, "--repetitions must be at least 1");
-    if args.draft.draft.is_some() || !args.mode.is_empty() {
+    if args.needle.needle || args.needle.ttft {
+        needle::run(args, log)
+    } else if args.draft.draft.is_some() || !args.mode.is_empty() {
         drafts::run(args, log)
     } else {
         plain::run(args, log)

@@ -161,28 +161,11 @@ struct Answer {
 
 impl Answer {
     async fn stream(&mut self, server: &Server, body: &Value) -> Result<()> {
-        let mut response = server.post("/v1/chat/completions", body).await?;
-        let mut buffer = Vec::new();
-        while let Some(bytes) = response.chunk().await.context("the answer broke off")? {
-            buffer.extend_from_slice(&bytes);
-            while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = buffer.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                if let Some(data) = line.trim_end().strip_prefix("data: ") {
-                    if data == "[DONE]" {
-                        return Ok(());
-                    }
-                    self.take(&serde_json::from_str(data)?)?;
-                }
-            }
-        }
-        anyhow::bail!("the answer broke off")
+        let take = |event: Value| self.take(&event);
+        server.stream("/v1/chat/completions", body, take).await
     }
 
     fn take(&mut self, event: &Value) -> Result<()> {
-        if let Some(message) = event["error"]["message"].as_str() {
-            anyhow::bail!("{message}");
-        }
         let delta = &event["choices"][0]["delta"];
         if let Some(text) = delta["reasoning_content"].as_str() {
             self.reasons = true;

@@ -7,13 +7,15 @@ use generation::SpeculationMode;
 use kernels::DeviceName;
 use models::KvType;
 
+mod needle;
 mod prefill;
 mod serve;
 
+pub(crate) use needle::{NeedleArgs, Tokens};
 pub(crate) use prefill::{PrefillArgs, PrefillWorkerArgs, ProbeCompressArgs};
 pub(crate) use serve::{
-    ChatArgs, CommonArgs, DoctorArgs, DraftWorkerArgs, RouterRoleArgs, TargetStageArgs,
-    TargetWorkerArgs, UpArgs,
+    ChatArgs, CommonArgs, DoctorArgs, DraftArgs as UpDraftArgs, DraftWorkerArgs, RouterArgs,
+    RouterRoleArgs, TargetArgs, TargetStageArgs, TargetWorkerArgs, UpArgs,
 };
 
 /// Local LLM inference in separate processes: a router that speaks HTTP, a worker that owns the model, and one that owns
@@ -53,7 +55,8 @@ pub(crate) enum Command {
     /// Continue a prompt and stream the text: `tandem run -p "def fibonacci(n):"`.
     Run(RunArgs),
     /// Measure prompt processing and decoding in tokens per second (medians after a warm-up), or with --mode or --draft
-    /// speculative decoding: tokens per second and per round, and the time of each stage, in real worker processes.
+    /// speculative decoding: tokens per second and per round, and the time of each stage, in real worker processes. With --needle or
+    /// --ttft: long prompts through a whole set, with compression and without.
     Bench(BenchArgs),
     /// Look into model files.
     #[command(subcommand)]
@@ -221,6 +224,8 @@ pub(crate) struct BenchArgs {
     /// Repetitions after the warm-up.
     #[arg(short, long, default_value_t = 5)]
     pub repetitions: usize,
+    #[command(flatten)]
+    pub needle: NeedleArgs,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub json: bool,

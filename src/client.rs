@@ -61,8 +61,41 @@ impl Server {
         Ok(name.context("the server lists no model")?.to_owned())
     }
 
+    /// Posts JSON and hands on each event of the answer as it arrives.
+    ///
+    /// # Errors
+    /// The server refuses or breaks off, an event is an error, or `take` fails.
+    pub(crate) async fn stream(
+        &self,
+        path: &str,
+        body: &Value,
+        mut take: impl FnMut(Value) -> Result<()>,
+    ) -> Result<()> {
+        let mut response = self.post(path, body).await?;
+        let mut buffer = Vec::new();
+        while let Some(bytes) = response.chunk().await.context("the answer broke off")? {
+            buffer.extend_from_slice(&bytes);
+            while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = buffer.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                let Some(data) = line.trim_end().strip_prefix("data: ") else {
+                    continue;
+                };
+                if data == "[DONE]" {
+                    return Ok(());
+                }
+                let event: Value = serde_json::from_str(data)?;
+                if let Some(message) = event["error"]["message"].as_str() {
+                    bail!("{message}");
+                }
+                take(event)?;
+            }
+        }
+        bail!("the answer broke off")
+    }
+
     /// Posts JSON and gives the answer as it arrives.
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Response> {
+    async fn post(&self, path: &str, body: &Value) -> Result<Response> {
         let answer = self
             .http
             .post(format!("{}{path}", self.url))

@@ -117,8 +117,8 @@ impl Answers {
     }
 
     /// How the prompt was made shorter, if it was.
-    pub fn compression(&self) -> Option<CompressionReport> {
-        self.compression
+    pub fn compression(&self) -> Option<&CompressionReport> {
+        self.compression.as_ref()
     }
 
     /// What all of them took so far; a prompt with several answers counts its cached tokens once.

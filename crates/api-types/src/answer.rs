@@ -183,7 +183,7 @@ pub struct CompletionLogprobs {
 }
 
 /// Tokens that a request took.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Tokens of the prompts.
     pub prompt_tokens: u32,
@@ -201,7 +201,7 @@ pub struct Usage {
 }
 
 /// How a prompt was made shorter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CompressionReport {
     /// `prompt`, or `messages` where each was shortened by itself.
     pub scope: &'static str,
@@ -211,6 +211,9 @@ pub struct CompressionReport {
     pub kept_tokens: u32,
     /// Milliseconds that choosing them took.
     pub ms: u64,
+    /// What the model saw, where the request asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
 }
 
 /// Where prompt tokens came from.

@@ -30,6 +30,8 @@ pub struct CompressionOptions {
     pub mode: Option<CompressionMode>,
     /// Share of what may be cut that is kept, above 0 and up to 1.
     pub keep_ratio: Option<f64>,
+    /// The answer's usage is to have the prompt that the model saw.
+    pub return_prompt: bool,
 }
 
 impl FromStr for CompressionMode {
@@ -56,7 +58,7 @@ impl fmt::Display for CompressionMode {
 }
 
 impl CompressionOptions {
-    /// A mode, or an object of `mode` and `keep_ratio`.
+    /// A mode, or an object of `mode`, `keep_ratio` and `return_prompt`.
     pub(crate) fn take(fields: &mut Fields) -> Result<Self, RequestError> {
         match fields.value(FIELD) {
             None => Ok(Self::default()),
@@ -73,13 +75,14 @@ impl CompressionOptions {
                 let taken = Self {
                     mode: mode.transpose()?,
                     keep_ratio: ratio.transpose()?,
+                    return_prompt: options.bool("return_prompt")?.unwrap_or(false),
                 };
                 options.finish()?;
                 Ok(taken)
             }
             Some(value) => Ok(Self {
                 mode: Some(mode_of(fields, FIELD, &value)?),
-                keep_ratio: None,
+                ..Self::default()
             }),
         }
     }

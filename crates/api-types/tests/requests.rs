@@ -138,7 +138,11 @@ fn compression_is_a_mode_or_an_object() {
         let messages = json!([{ "role": "user", "content": "hi" }]);
         chat(&json!({ "messages": messages, "prefill_compression": value })).compression
     };
-    let options = |mode, keep_ratio| CompressionOptions { mode, keep_ratio };
+    let options = |mode, keep_ratio| CompressionOptions {
+        mode,
+        keep_ratio,
+        return_prompt: false,
+    };
     assert_eq!(taken(Value::Null), options(None, None));
     assert_eq!(
         taken(json!("auto")),
@@ -149,6 +153,7 @@ fn compression_is_a_mode_or_an_object() {
         options(Some(CompressionMode::Always), Some(0.25))
     );
     assert_eq!(taken(json!({ "keep_ratio": 1 })), options(None, Some(1.0)));
+    assert!(taken(json!({ "return_prompt": true })).return_prompt);
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(crate) struct Job {
     pub(super) text: Arc<str>,
     /// The share that the request asks for.
     pub(super) keep_ratio: Option<f64>,
+    return_prompt: bool,
     ids: Vec<u32>,
     ends: Vec<usize>,
     history_tokens: u32,
@@ -49,7 +50,10 @@ impl Compressor {
             return None;
         }
         match self.wanted(mode, asked.keep_ratio, input, text, ids, history_tokens) {
-            Ok(job) => Some(job),
+            Ok(job) => Some(Job {
+                return_prompt: asked.return_prompt,
+                ..job
+            }),
             Err(skip) => {
                 self.skipped(skip);
                 None
@@ -108,6 +112,7 @@ impl Compressor {
         Ok(Job {
             text: text.into(),
             keep_ratio,
+            return_prompt: false,
             ids: ids.to_vec(),
             ends,
             history_tokens,
@@ -190,6 +195,7 @@ impl Job {
         let history = steady.min(self.history_tokens as usize);
         let history_tokens = left.partition_point(|&token| token < history);
         let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+        let ids: Vec<u32> = left.iter().map(|&token| self.ids[token]).collect();
         let report = (left.len() < self.ids.len()).then(|| CompressionReport {
             scope: if self.is_opening {
                 "prompt"
@@ -199,9 +205,10 @@ impl Job {
             original_tokens: count(self.ids.len()),
             kept_tokens: count(left.len()),
             ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            prompt: self.return_prompt.then(|| tokenizer.decode(&ids, true)),
         });
         Shortened {
-            ids: left.into_iter().map(|token| self.ids[token]).collect(),
+            ids,
             history_tokens: count(history_tokens),
             report,
         }

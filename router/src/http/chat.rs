@@ -72,7 +72,7 @@ pub(super) async fn complete<T: Target>(
         return Ok(sse::response(source, count, shape, progress, keep_alive));
     }
     let mut answers = Answers::start(&state, plan, held, record, &progress).await?;
-    let compression = answers.compression();
+    let compression = answers.compression().and_then(in_header);
     let mut response = if options.stream {
         let count = answers.len();
         sse::response(Source::Running(answers), count, shape, progress, keep_alive)
@@ -80,7 +80,7 @@ pub(super) async fn complete<T: Target>(
         let whole = answers.complete().await?;
         Json(shape.whole(whole, &answers)).into_response()
     };
-    if let Some(value) = compression.and_then(|report| in_header(&report)) {
+    if let Some(value) = compression {
         response.headers_mut().insert(COMPRESSION, value);
     }
     Ok(response)

@@ -24,7 +24,7 @@ pub(super) fn usage(answers: &Answers) -> Usage {
         completion_tokens_details: CompletionTokensDetails {
             reasoning_tokens: tally.reasoning_tokens,
         },
-        compression: answers.compression(),
+        compression: answers.compression().cloned(),
     }
 }
 

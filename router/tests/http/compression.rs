@@ -430,3 +430,15 @@ fn a_stream_begins_before_its_prompt_is_cut_and_tells_how_far_it_is() {
         "{error}"
     );
 }
+
+#[test]
+fn a_request_is_told_what_the_model_saw_where_it_asks() {
+    let set = Set::new(config(CompressionMode::Auto));
+    let mut body = chat(&document());
+    body["prefill_compression"] = json!({ "mode": "always", "return_prompt": true });
+    let (prompt, _, reply) = set.prompt(&body);
+    assert_eq!(reply.json()["usage"]["compression"]["prompt"], prompt);
+    let (_, _, reply) = set.prompt(&chat(&document()));
+    let report = &reply.json()["usage"]["compression"];
+    assert!(report.is_object() && report.get("prompt").is_none());
+}

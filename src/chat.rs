@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::{Context, Result};
-use console::Style;
+use console::{Style, Term};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 use service::StopSignals;
@@ -100,7 +100,7 @@ async fn read_line(
 
 /// The request's fields that the user chose.
 fn options(args: &ChatArgs) -> Value {
-    let mut options = json!({"stream": true});
+    let mut options = json!({"stream": true, "return_progress": true});
     if let Some(temperature) = args.temperature {
         options["temperature"] = json!(temperature);
     }
@@ -156,6 +156,8 @@ impl Conversation {
 struct Answer {
     content: String,
     reasons: bool,
+    /// The terminal has a line that says how far the prompt is.
+    waits: bool,
     speed: Option<String>,
 }
 
@@ -165,8 +167,36 @@ impl Answer {
         server.stream("/v1/chat/completions", body, take).await
     }
 
+    /// Says how far the prompt is, where somebody looks.
+    fn wait(&mut self, progress: &Value) -> Result<()> {
+        let terminal = Term::stderr();
+        if let (true, Some(stage)) = (terminal.is_term(), progress["stage"].as_str()) {
+            let (done, total) = (&progress["processed"], &progress["total"]);
+            let line = Style::new()
+                .dim()
+                .apply_to(format!("{stage} {done}/{total}"));
+            terminal.clear_line()?;
+            terminal.write_str(&line.to_string())?;
+            self.waits = true;
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.waits) {
+            Term::stderr().clear_line()?;
+        }
+        Ok(())
+    }
+
     fn take(&mut self, event: &Value) -> Result<()> {
+        if let Some(progress) = event.get("prompt_progress") {
+            return self.wait(progress);
+        }
         let delta = &event["choices"][0]["delta"];
+        if delta.as_object().is_some_and(|delta| !delta.is_empty()) {
+            self.go_on()?;
+        }
         if let Some(text) = delta["reasoning_content"].as_str() {
             self.reasons = true;
             write!(stdout(), "{}", Style::new().dim().apply_to(text))?;

@@ -123,7 +123,7 @@ impl Pair {
         let mut tokens = Vec::new();
         while let Some(event) = events.next().await {
             match event? {
-                GenerateEvent::Started { .. } => {}
+                GenerateEvent::Started { .. } | GenerateEvent::Progress { .. } => {}
                 GenerateEvent::Token(token) => {
                     seen(&token)?;
                     tokens.push(token.id);

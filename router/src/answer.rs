@@ -114,6 +114,7 @@ impl Answer {
                 self.tally.cached_tokens = cached_tokens;
                 self.tally.timings.prompt_tokens = prompt_tokens.saturating_sub(cached_tokens);
             }
+            GenerateEvent::Progress { .. } => {}
             GenerateEvent::Token(token) => self.take(&token, &mut piece),
             GenerateEvent::Finished { reason, timings } => {
                 self.flush(&mut piece);

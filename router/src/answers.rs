@@ -16,7 +16,7 @@ use crate::answer::{Answer, Piece, Tally};
 use crate::error::RouterError;
 use crate::metrics::Metrics;
 use crate::plan::AnswersPlan;
-use crate::progress::Progress;
+use crate::progress::{Progress, Stage};
 use crate::record::{Outcome, RequestRecord};
 use crate::state::State;
 use crate::target::Target;
@@ -34,6 +34,7 @@ pub(crate) struct Answers {
     deadline: Pin<Box<WaitForCancellationFutureOwned>>,
     metrics: Arc<Metrics>,
     record: Arc<RequestRecord>,
+    progress: Progress,
     /// None of it is needed once the answers are complete or have failed.
     held: Option<Held>,
 }
@@ -97,6 +98,7 @@ impl Answers {
             deadline: Box::pin(state.deadline.clone().cancelled_owned()),
             metrics: Arc::clone(&state.metrics),
             record,
+            progress: progress.clone(),
             held: Some(held),
         })
     }
@@ -163,6 +165,7 @@ impl Answers {
                     .increment((*cached_tokens).into());
             }
             GenerateEvent::Token(_) => {
+                self.progress.set(None);
                 self.metrics.generated_tokens.increment(1);
                 match answer.last_token() {
                     None => self
@@ -171,6 +174,14 @@ impl Answers {
                         .record(self.record.started.elapsed()),
                     Some(last) => self.metrics.inter_token.record(last.elapsed()),
                 }
+            }
+            GenerateEvent::Progress { prompt_tokens } => {
+                let tally = answer.tally();
+                self.progress.set(Some(Stage::Prefilling {
+                    cached: tally.cached_tokens,
+                    done: *prompt_tokens,
+                    total: tally.cached_tokens + tally.timings.prompt_tokens,
+                }));
             }
             GenerateEvent::Finished { .. } => {}
         }

@@ -14,6 +14,8 @@ pub(crate) struct Progress(Arc<Mutex<Option<Stage>>>);
 pub(crate) enum Stage {
     /// The prompt is made shorter.
     Compressing(CompressProgress),
+    /// The target reads the prompt.
+    Prefilling { cached: u32, done: u32, total: u32 },
 }
 
 impl Progress {
@@ -39,16 +41,30 @@ impl Stage {
                 CompressPhase::Loading => "compression loads",
                 CompressPhase::Scoring => "compression",
             },
+            Self::Prefilling { .. } => "prefill",
+        }
+    }
+
+    /// How much of it is done, of how much.
+    pub fn so_far(self) -> (u64, u64) {
+        match self {
+            Self::Compressing(so_far) => (so_far.done, so_far.total),
+            Self::Prefilling { done, total, .. } => (done.into(), total.into()),
+        }
+    }
+
+    /// Prompt tokens that were cached, as far as is known.
+    pub fn cached(self) -> u64 {
+        match self {
+            Self::Compressing(_) => 0,
+            Self::Prefilling { cached, .. } => cached.into(),
         }
     }
 }
 
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Compressing(so_far) => {
-                write!(f, "{} {}/{}", self.name(), so_far.done, so_far.total)
-            }
-        }
+        let (done, total) = self.so_far();
+        write!(f, "{} {done}/{total}", self.name())
     }
 }

@@ -71,6 +71,24 @@ pub struct ChatChunk {
     /// Time it took, in the last part of each answer and beside the usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
+    /// How far the prompt is, in parts before the first token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_progress: Option<PromptProgress>,
+}
+
+/// How far a prompt is, by the names of llama.cpp's server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PromptProgress {
+    /// What is going on.
+    pub stage: &'static str,
+    /// What `processed` comes to: prompt tokens, where the model reads them.
+    pub total: u64,
+    /// Prompt tokens whose state was cached.
+    pub cache: u64,
+    /// How much of it is done, with what was cached.
+    pub processed: u64,
+    /// Milliseconds since the request.
+    pub time_ms: u64,
 }
 
 /// What is new in one of the answers.

@@ -16,8 +16,8 @@ mod tokens;
 pub use answer::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
     ChatMessage, ChatTopLogprob, Completion, CompletionChoice, CompletionLogprobs,
-    CompletionTokensDetails, CompressionReport, PromptTokensDetails, SpeculationReport,
-    SpeculationStages, Timings, Usage,
+    CompletionTokensDetails, CompressionReport, PromptProgress, PromptTokensDetails,
+    SpeculationReport, SpeculationStages, Timings, Usage,
 };
 pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};

@@ -15,7 +15,7 @@ const MAX_STOP_CHARS: usize = 1024;
 const MAX_BIASES: usize = 1024;
 
 /// Accepted because clients send them as a matter of course; they change nothing here.
-const IGNORED: [&str; 16] = [
+const IGNORED: [&str; 15] = [
     "user",
     "metadata",
     "store",
@@ -31,7 +31,6 @@ const IGNORED: [&str; 16] = [
     "client_metadata",
     "include",
     "timings_per_token",
-    "return_progress",
 ];
 
 /// How an answer is made and sent.
@@ -43,6 +42,8 @@ pub struct AnswerOptions {
     pub stream: bool,
     /// Whether a stream ends with the token counts.
     pub include_usage: bool,
+    /// Whether a stream tells how far the prompt is.
+    pub return_progress: bool,
     /// Answers per prompt, 1 to 16.
     pub n: u32,
     /// New tokens at most, from 1; `None` takes the default.
@@ -96,6 +97,7 @@ impl AnswerOptions {
             model,
             stream,
             include_usage,
+            return_progress: fields.bool("return_progress")?.unwrap_or(false),
             n: n.unwrap_or(1),
             max_tokens: fields.integer(&limits, 1..=u32::MAX, Above::Clamped)?,
             min_tokens: fields

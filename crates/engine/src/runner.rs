@@ -229,7 +229,7 @@ impl Runner {
             .add(shares.iter().map(unsent).sum());
         counters.prompt_tokens.add(prompt_tokens);
         for share in shares {
-            self.running[share.sequence].send_tokens();
+            self.running[share.sequence].send_news();
         }
     }
 

@@ -240,8 +240,12 @@ impl Sequence {
         self.unsent.len()
     }
 
-    /// Tells the caller which tokens were chosen.
-    pub(crate) fn send_tokens(&mut self) {
+    /// Tells the caller which tokens were chosen, or how far the prompt is.
+    pub(crate) fn send_news(&mut self) {
+        if !self.is_decoding() {
+            let prompt_tokens = count(self.fed);
+            self.send(Ok(GenerateEvent::Progress { prompt_tokens }));
+        }
         for token in std::mem::take(&mut self.unsent) {
             self.send(Ok(GenerateEvent::Token(token)));
         }

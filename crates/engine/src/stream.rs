@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 /// Where the engine thread puts the events of a request.
 ///
-/// The channel has no bound of its own, so that a slow reader never holds up the thread; it holds `max_tokens` and two
-/// events at most, and the context bounds `max_tokens`.
+/// The channel has no bound of its own, so that a slow reader never holds up the thread; it holds an event
+/// for each new token and each step of the prompt and two more at most, and the context bounds both.
 pub(crate) type EventSender = mpsc::UnboundedSender<Result<GenerateEvent, GenerateError>>;
 
 /// The events of a request. Dropping it cancels the request: its place is free within a step.

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use common::conversations::{AT_ONCE, COLD, ROOMY, Rng, TREE, converse, tiny, tiny_draft};
 use common::gated::Gate;
 use common::in_process::{InProcess, demo};
-use common::{Answer, FIBONACCI, Stand, collect, device, request, start_with, within};
+use common::{
+    Answer, FIBONACCI, Stand, collect, device, expect_start, next_token, request, start_with,
+    within,
+};
 use engine::{DrafterLease, EngineConfig, PrefixCacheConfig};
 use generation::{PrefixCacheStats, SpeculationTimings};
 use models::load_path;
@@ -154,8 +157,9 @@ async fn an_answer_given_up_is_gone_on_from_and_no_request_waits_for_what_is_kep
     let stand = tiny(config, Some(8));
     let prompt = Rng(1).text(400);
     let mut stream = stand.handle.generate(request(&prompt, 100)).unwrap();
-    for _ in 0..4 {
-        stream.recv().await.unwrap().unwrap();
+    expect_start(&mut stream).await;
+    for _ in 0..3 {
+        next_token(&mut stream).await;
     }
     drop(stream);
     stand

@@ -2,7 +2,7 @@
 
 use crate::speculation::SpeculationTimings;
 
-/// One step of an answer: `Started`, then tokens, then `Finished`.
+/// One step of an answer: `Started`, `Progress` while the prompt is computed, then tokens, then `Finished`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GenerateEvent {
     /// The sequence left the queue.
@@ -11,6 +11,11 @@ pub enum GenerateEvent {
         prompt_tokens: u32,
         /// Prompt tokens whose state was cached.
         cached_tokens: u32,
+    },
+    /// A part of the prompt was computed, and more of it is left.
+    Progress {
+        /// Prompt tokens whose state there is, cached or computed.
+        prompt_tokens: u32,
     },
     /// The next token.
     Token(Token),

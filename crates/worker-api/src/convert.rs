@@ -115,6 +115,9 @@ pub fn event_to_proto(event: GenerateEvent) -> wire::GenerateEvent {
             prompt_tokens,
             cached_tokens,
         }),
+        GenerateEvent::Progress { prompt_tokens } => {
+            Event::Progress(wire::Progress { prompt_tokens })
+        }
         GenerateEvent::Token(token) => Event::Token(wire::Token {
             id: token.id,
             logprob: token.logprob,
@@ -155,6 +158,9 @@ pub(crate) fn event_from_proto(event: wire::GenerateEvent) -> Result<GenerateEve
             prompt_tokens: started.prompt_tokens,
             cached_tokens: started.cached_tokens,
         },
+        Event::Progress(wire::Progress { prompt_tokens }) => {
+            GenerateEvent::Progress { prompt_tokens }
+        }
         Event::Token(token) => GenerateEvent::Token(Token {
             id: token.id,
             logprob: token.logprob,
@@ -304,6 +310,7 @@ mod tests {
                 prompt_tokens: 4,
                 cached_tokens: 2,
             },
+            GenerateEvent::Progress { prompt_tokens: 3 },
             GenerateEvent::Token(Token {
                 id: 7,
                 logprob: -0.25,

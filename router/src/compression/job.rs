@@ -78,7 +78,9 @@ impl Compressor {
         let bodies = find(&input.messages, text, |messages| {
             self.words.render(&RenderInput {
                 messages,
-                ..input.clone()
+                tools: input.tools.clone(),
+                add_generation_prompt: input.add_generation_prompt,
+                kwargs: input.kwargs.clone(),
             })
         });
         let plan = plan(&input.messages, bodies, text, &ends, config.rules);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api_types::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
-    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport,
+    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport, PromptProgress,
 };
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue};
@@ -52,6 +52,7 @@ pub(super) async fn complete<T: Target>(
         reasoning: plan.prompts.iter().any(|(_, p)| p.reasoning.is_some()),
         logprobs: plan.top_logprobs.is_some(),
         include_usage: options.include_usage,
+        return_progress: options.return_progress,
     };
     let held = admit(&state, &plan)?;
     let progress = Progress::default();
@@ -147,6 +148,7 @@ struct Shape {
     reasoning: bool,
     logprobs: bool,
     include_usage: bool,
+    return_progress: bool,
 }
 
 impl Shape {
@@ -186,6 +188,7 @@ impl Shape {
             choices,
             usage: None,
             timings: None,
+            prompt_progress: None,
         }
     }
 
@@ -250,8 +253,18 @@ impl sse::Parts for Shape {
         Some(self.delta(0, ChatDelta::default()))
     }
 
-    fn progress(&self, _: Stage, _: Duration) -> Option<ChatChunk> {
-        None
+    fn progress(&self, stage: Stage, elapsed: Duration) -> Option<ChatChunk> {
+        let (processed, total) = stage.so_far();
+        self.return_progress.then(|| ChatChunk {
+            prompt_progress: Some(PromptProgress {
+                stage: stage.name(),
+                total,
+                cache: stage.cached(),
+                processed,
+                time_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            }),
+            ..self.delta(0, ChatDelta::default())
+        })
     }
 }
 

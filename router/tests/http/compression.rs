@@ -1,6 +1,5 @@
 //! Prompts that are made shorter, with the prefill worker played.
 
-use std::io::{Read, Write};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -13,12 +12,12 @@ use tempfile::TempDir;
 use tokenizer::Tokenizer;
 use worker_api::CompressError;
 
-use crate::client::{Reply, connect, request};
+use crate::client::Reply;
 use crate::prefill::{Play, PlayedWorker};
 use crate::script::Script;
 use crate::server::{MODEL, Server, TOKENIZER};
 
-const CHAT: &str = "/v1/chat/completions";
+pub const CHAT: &str = "/v1/chat/completions";
 
 /// Renders tools and calls; the demo's own does not.
 const TEMPLATE: &str = include_str!("../../../crates/compression/tests/data/qwen35.jinja");
@@ -29,7 +28,7 @@ static TOKEN_LIST: LazyLock<[u8; 32]> = LazyLock::new(|| {
     tokens.unwrap().unwrap().sha256()
 });
 
-fn config(mode: CompressionMode) -> RouterConfig {
+pub fn config(mode: CompressionMode) -> RouterConfig {
     RouterConfig {
         chat_template: Some(TEMPLATE.to_owned()),
         compression: CompressionConfig {
@@ -47,15 +46,15 @@ fn config(mode: CompressionMode) -> RouterConfig {
 }
 
 /// A router, the target behind it, and the worker beside it.
-struct Set {
-    server: Server,
-    target: Script,
-    worker: PlayedWorker,
+pub struct Set {
+    pub server: Server,
+    pub target: Script,
+    pub worker: PlayedWorker,
     _dir: TempDir,
 }
 
 impl Set {
-    fn new(config: RouterConfig) -> Self {
+    pub fn new(config: RouterConfig) -> Self {
         let worker = PlayedWorker::new(Arc::clone(&TOKENIZER), *TOKEN_LIST);
         Self::with(config, worker, |worker, dir| worker.prefill(dir))
     }
@@ -93,16 +92,16 @@ fn off(mut body: Value) -> Value {
     body
 }
 
-fn chat(messages: &[Value]) -> Value {
+pub fn chat(messages: &[Value]) -> Value {
     json!({ "messages": messages })
 }
 
-fn says(role: &str, content: &str) -> Value {
+pub fn says(role: &str, content: &str) -> Value {
     json!({ "role": role, "content": content })
 }
 
 /// Lines of which one has the needle.
-fn haystack(name: &str, lines: usize, needle: &str) -> String {
+pub fn haystack(name: &str, lines: usize, needle: &str) -> String {
     let line = |n: usize| match n {
         n if n == lines / 2 => format!("The needle {needle} is here."),
         n => format!(
@@ -383,52 +382,6 @@ fn a_drafter_of_other_words_is_spoken_to_in_its_own() {
     unknown
         .server
         .wait_for_metric("tandem_compressions_skipped_total{reason=\"vocabulary\"} 1");
-}
-
-#[test]
-fn a_stream_begins_before_its_prompt_is_cut_and_tells_how_far_it_is() {
-    let mut config = config(CompressionMode::Auto);
-    config.keep_alive = Duration::from_millis(50);
-    let set = Set::new(config);
-    set.worker.set(Play::Hang);
-    let mut body = chat(&[says("user", &haystack("book", 90, "plover"))]);
-    body["stream"] = true.into();
-    let mut stream = connect(set.server.address);
-    let sent = request("POST", CHAT, "", body.to_string().as_bytes());
-    stream.write_all(&sent).unwrap();
-    let mut seen = String::new();
-    while !seen.contains(": compression 3/28") {
-        let mut bytes = [0; 1024];
-        let count = stream.read(&mut bytes).unwrap();
-        assert!(count > 0, "{seen}");
-        seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
-    }
-    assert!(seen.starts_with("HTTP/1.1 200"));
-    assert!(seen.contains("\"role\":\"assistant\"") && set.target.asked().is_empty());
-    drop(stream);
-    // Who leaves is not worked for.
-    set.worker.wait_for_drops(1);
-    set.server
-        .wait_for_metric("tandem_requests_cancelled_total 1");
-    set.server.wait_for_metric("tandem_answers_in_flight 0");
-
-    set.worker.set(Play::Answer);
-    body["stream_options"] = json!({ "include_usage": true });
-    let (events, done) = set.server.post(CHAT, &body).events();
-    let usage = &events.last().unwrap()["usage"];
-    assert!(done && usage["compression"]["kept_tokens"].is_number());
-    // What is too long even so is told in the stream.
-    let long = haystack("rules", 400, "of the rules");
-    body["messages"]
-        .as_array_mut()
-        .unwrap()
-        .insert(0, says("system", &long));
-    let (events, done) = set.server.post(CHAT, &body).events();
-    let error = &events.last().unwrap()["error"];
-    assert!(
-        !done && error["code"] == "context_length_exceeded",
-        "{error}"
-    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod drafts;
 mod endings;
 mod endpoints;
 mod prefill;
+mod progress;
 mod refusals;
 mod script;
 mod server;

@@ -226,6 +226,10 @@ pub async fn collect(mut stream: GenerateStream) -> Answer {
                 assert!(started.is_none() && tokens.is_empty());
                 started = Some((prompt_tokens, cached_tokens));
             }
+            Ok(GenerateEvent::Progress { prompt_tokens }) => {
+                let (all, seen) = started.expect("a start comes first");
+                assert!(tokens.is_empty() && seen < prompt_tokens && prompt_tokens < all);
+            }
             Ok(GenerateEvent::Token(token)) => tokens.push(token),
             Ok(GenerateEvent::Finished { reason, timings }) => break Ok((reason, timings)),
             Err(error) => break Err(error),
@@ -239,11 +243,14 @@ pub async fn collect(mut stream: GenerateStream) -> Answer {
     }
 }
 
-/// The next event, which must be a token.
+/// The next event that is no progress, which must be a token.
 pub async fn next_token(stream: &mut GenerateStream) -> Token {
-    match within(stream.recv()).await {
-        Some(Ok(GenerateEvent::Token(token))) => token,
-        other => panic!("expected a token, got {other:?}"),
+    loop {
+        match within(stream.recv()).await {
+            Some(Ok(GenerateEvent::Progress { .. })) => {}
+            Some(Ok(GenerateEvent::Token(token))) => return token,
+            other => panic!("expected a token, got {other:?}"),
+        }
     }
 }
 

@@ -165,3 +165,44 @@ impl Settings {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Settings;
+
+    #[test]
+    fn what_cannot_be_said_of_compression_is_refused_by_its_key() {
+        let refused = |change: fn(&mut Settings), parts: [&str; 2]| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            let error = format!("{:#}", settings.check().unwrap_err());
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        };
+        refused(
+            |s| s.prefill_compression = "often".to_owned(),
+            ["prefill-compression", "\"often\""],
+        );
+        refused(
+            |s| s.prefill_compression = "auto".to_owned(),
+            ["prefill-compression is auto", "no prefill worker"],
+        );
+        refused(
+            |s| s.prefill_keep_ratio = 1.5,
+            ["prefill-keep-ratio", "1.5"],
+        );
+        refused(
+            |s| s.prefill_curve = Some("8000:x".to_owned()),
+            ["prefill-curve", "`8000:x`"],
+        );
+        refused(|s| s.prefill_hot_window = 0, ["prefill-hot-window", "0"]);
+        refused(
+            |s| s.prefill_message_threshold = 0,
+            ["prefill-message-threshold", "0"],
+        );
+        refused(
+            |s| s.prefill_timeout_seconds = 0,
+            ["prefill-timeout-seconds", "0"],
+        );
+        assert!(Settings::default().check().is_ok());
+    }
+}

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use generation::SpeculationMode;
+use gguf::GgufFile;
 use kernels::DeviceName;
-use models::KvType;
+use models::{KvType, KvTypes, kv_types};
 
 mod needle;
 mod prefill;
@@ -93,9 +94,34 @@ pub(crate) struct ModelArgs {
     /// Tokens of context to hold; 0: as the model declares, at most 8192.
     #[arg(short, long, default_value_t = 0)]
     pub ctx_size: usize,
-    /// How keys and values are kept: f16 or f32 [default: f16 where weights are quantised, f32 where all are floats].
+    #[command(flatten)]
+    pub cache_types: CacheTypeArgs,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct CacheTypeArgs {
+    /// How keys are kept, with bits per value: f32 32, f16 16, bf16 16, q8_0 8.5, q5_1 6, q5_0 5.5, q4_1 5, q4_0 4.5, tq3_0 3.5
+    /// [default: f16 where weights are quantised, f32 where all are floats].
     #[arg(long, value_name = "TYPE")]
-    pub cache_type: Option<KvType>,
+    pub cache_type_k: Option<KvType>,
+    /// How values are kept, as one of the same; any goes with any [default: f16 where weights are quantised, f32 where all are
+    /// floats].
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type_v: Option<KvType>,
+}
+
+impl CacheTypeArgs {
+    /// What a model is loaded with.
+    pub fn of(self, file: &GgufFile) -> KvTypes {
+        kv_types(file, self.cache_type_k, self.cache_type_v)
+    }
+
+    /// The same as settings of the target worker.
+    pub fn set(self, config: &mut target_worker::Config) {
+        [config.cache_type_k, config.cache_type_v] =
+            [self.cache_type_k, self.cache_type_v].map(|kv_type| kv_type.map(|t| t.to_string()));
+    }
 }
 
 /// A target over several devices.
@@ -320,9 +346,8 @@ pub(crate) struct ProbeDraftArgs {
     /// CPU threads; 0: all that the system offers.
     #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
-    /// How keys and values are kept: f16 or f32 [default: f16 where weights are quantised, f32 where all are floats].
-    #[arg(long, value_name = "TYPE")]
-    pub cache_type: Option<KvType>,
+    #[command(flatten)]
+    pub cache_types: CacheTypeArgs,
     /// JSON file: a list of token ids, the context and then the anchor.
     #[arg(long)]
     pub tokens: PathBuf,

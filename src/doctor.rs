@@ -25,11 +25,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let mut config = target_worker::Config {
         parallel: args.parallel,
         ctx_size: context_length,
-        cache_type: args.cache_type.map(|kv_type| kv_type.to_string()),
         devices: args.target_devices.clone(),
         layer_split: args.target_layer_split.clone(),
         ..target_worker::Config::default()
     };
+    args.cache_types.set(&mut config);
     let options = config.load_options(&file)?;
     let need = memory_need(&file, &options)
         .with_context(|| format!("reading {}", file.path().display()))?
@@ -246,7 +246,7 @@ fn print_fit(place: &str, missing: &Value, or: &str) -> Result<()> {
         Some(0) => writeln!(stdout(), "        fits {place}")?,
         Some(missing) => writeln!(
             stdout(),
-            "        does NOT fit {place}: {:.2} GiB are missing; lower --ctx-size or --parallel{or}",
+            "        does NOT fit {place}: {:.2} GiB are missing; lower --ctx-size, --parallel or the bits of --cache-type-k and -v{or}",
             gib(missing)
         )?,
     }

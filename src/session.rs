@@ -66,7 +66,7 @@ pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<dyn Device>) -
         max_tokens: context_length(file, args.ctx_size),
         max_sequences: 2,
         max_batch_rows: BATCH_ROWS,
-        kv_type: args.cache_type,
+        kv_type: Some(args.cache_types.of(file)),
     };
     load_with(file, device, options)
 }

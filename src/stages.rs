@@ -60,7 +60,7 @@ fn free_memory(devices: &[DeviceName], limit: u64) -> Option<Vec<f64>> {
 
 /// Where the target is to be computed, by a command's arguments.
 pub(crate) fn target_config(model: &ModelArgs, split: &SplitArgs) -> Config {
-    Config {
+    let mut config = Config {
         model: model.model.clone(),
         device: match split.target_devices.is_empty() {
             true => model.device.to_string(),
@@ -71,11 +71,12 @@ pub(crate) fn target_config(model: &ModelArgs, split: &SplitArgs) -> Config {
         device_memory: model.device_memory,
         threads: model.threads,
         ctx_size: model.ctx_size,
-        cache_type: model.cache_type.map(|kv_type| kv_type.to_string()),
         // Commands compute each prompt.
         prefix_cache_slots: 0,
         ..Config::default()
-    }
+    };
+    model.cache_types.set(&mut config);
+    config
 }
 
 /// Starts all stages before the target worker.

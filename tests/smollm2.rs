@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use gguf::{GgufFile, GgufWriter};
 use kernels::CpuDevice;
-use models::{Batch, BatchSegment, KvType, LoadOptions, LogitsWanted, Model};
+use models::{Batch, BatchSegment, KvType, KvTypes, LoadOptions, LogitsWanted, Model};
 use serde_json::Value;
 use tensor::{DType, decode_row};
 
@@ -80,7 +80,7 @@ fn load(file: &GgufFile) -> Model {
         max_tokens: 256,
         max_sequences: 1,
         max_batch_rows: 256,
-        kv_type: Some(KvType::F32),
+        kv_type: Some(KvTypes::both(KvType::F32)),
     };
     let device = Arc::new(CpuDevice::new(2).unwrap());
     models::load(file, device, options, &mut |_| {}).unwrap()

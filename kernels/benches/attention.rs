@@ -2,17 +2,19 @@
 //! `TANDEM_BENCH_DEVICE=cuda:0 cargo bench -p kernels --bench attention`.
 //!
 //! Microseconds a layer, over several layers with keys and values of their own, so that these come from memory and not
-//! from a cache; and the bytes of keys and values that are seen, a second.
+//! from a cache; and the bytes of keys and values that are seen, a second. Keys and values are kept as `TANDEM_BENCH_KV` says,
+//! such as `q8_0,q4_0`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernels::{
-    AttentionArgs, Buffer, Device, DeviceName, HeadNorm, KvLayer, KvType, PAGE_TOKENS, RopeArgs,
-    RopeStyle, Segment, Step, TopKArgs, Visibility, open_device,
+    AttentionArgs, Buffer, Device, DeviceName, HeadNorm, KvLayer, KvType, KvTypes, PAGE_TOKENS,
+    RopeArgs, RopeStyle, Segment, Step, TopKArgs, Visibility, open_device,
 };
 
 const DEVICE: &str = "TANDEM_BENCH_DEVICE";
+const TYPES: &str = "TANDEM_BENCH_KV";
 const HEADS: usize = 24;
 const KV_HEADS: usize = 4;
 const HEAD_DIM: usize = 256;
@@ -22,6 +24,7 @@ const ENOUGH: Duration = Duration::from_millis(300);
 
 struct Bench {
     device: Arc<dyn Device>,
+    types: KvTypes,
     layers: Vec<KvLayer>,
     q: Buffer,
     k: Buffer,
@@ -39,28 +42,35 @@ fn noise(len: usize) -> Vec<f32> {
 }
 
 impl Bench {
-    fn new(device: Arc<dyn Device>, layers: usize, most_tokens: usize) -> Self {
-        let filled = |len: usize, kv_type| {
-            let mut buffer = device.kv_zeros(len, kv_type).expect("memory");
+    fn new(device: Arc<dyn Device>, types: KvTypes, layers: usize, most_tokens: usize) -> Self {
+        let filled = |len: usize| {
+            let mut buffer = device.zeros(len).expect("memory");
             device.write(&mut buffer, 0, &noise(len));
+            buffer
+        };
+        // As small floats, codes and scales alike.
+        let kept = |len: usize, kv_type: KvType| {
+            let mut buffer = device.kv_zeros(len, kv_type).expect("memory");
+            buffer.write_bytes(0, &vec![0x2c; kv_type.bytes(len)]);
             buffer
         };
         let num_pages = most_tokens.div_ceil(PAGE_TOKENS);
         let kv_len = num_pages * PAGE_TOKENS * KV_HEADS * HEAD_DIM;
         let layers = (0..layers)
             .map(|_| KvLayer {
-                k: filled(kv_len, KvType::F16),
-                v: filled(kv_len, KvType::F16),
+                k: kept(kv_len, types.k),
+                v: kept(kv_len, types.v),
             })
             .collect();
-        let rows_of = |width| filled(MOST_ROWS * width, KvType::F32);
+        let rows_of = |width| filled(MOST_ROWS * width);
         Self {
+            types,
             layers,
             q: rows_of(2 * HEADS * HEAD_DIM),
             k: rows_of(KV_HEADS * HEAD_DIM),
             v: rows_of(KV_HEADS * HEAD_DIM),
             out: rows_of(HEADS * HEAD_DIM),
-            gamma: filled(HEAD_DIM, KvType::F32),
+            gamma: filled(HEAD_DIM),
             pages: (0..num_pages as u32).rev().collect(),
             inv_freq: (0..32).map(|i| 1e7_f32.powf(-(i as f32) / 32.0)).collect(),
             device,
@@ -120,7 +130,7 @@ impl Bench {
         let device = Arc::clone(&self.device);
         let us = microseconds(&*device, || self.pass(parents, committed_len));
         let us = us / self.layers.len() as f64;
-        let bytes = 2 * KvType::F16.bytes() * KV_HEADS * HEAD_DIM * (committed_len + parents.len());
+        let bytes = KV_HEADS * self.types.bytes(HEAD_DIM) * (committed_len + parents.len());
         println!(
             "{what} {} rows after {committed_len}: {us:.1} us, {:.0} GB/s",
             parents.len(),
@@ -167,6 +177,19 @@ fn top_k(device: &dyn Device, rows: usize) {
     println!("top {k} of {rows} rows of {VOCAB}: {us:.1} us");
 }
 
+/// Of keys and of values; one name stands for both.
+fn types() -> KvTypes {
+    let names = std::env::var(TYPES).unwrap_or_else(|_| KvType::F16.name().to_owned());
+    let types: Vec<KvType> = names
+        .split(',')
+        .map(|name| name.parse().expect("a type of keys and values"))
+        .collect();
+    match types[..] {
+        [k, v] => KvTypes { k, v },
+        _ => KvTypes::both(types[0]),
+    }
+}
+
 fn main() {
     let name = std::env::var(DEVICE).unwrap_or_else(|_| "cpu".to_owned());
     let name: DeviceName = name.parse().expect("a device's name");
@@ -175,13 +198,15 @@ fn main() {
     // An emulation takes minutes for what a GPU does in a second.
     let is_fast = matches!(name, DeviceName::Cuda(_) | DeviceName::Hip(_));
     let contexts: &[usize] = if is_fast {
-        &[1000, 4000, 32_000]
+        &[1000, 4000, 32_000, 128_000]
     } else {
         &[1000]
     };
     let layers = if is_fast { 8 } else { 1 };
     let most_tokens = contexts.iter().max().expect("some") + MOST_ROWS;
-    let mut bench = Bench::new(Arc::clone(&device), layers, most_tokens);
+    let types = types();
+    println!("{types}");
+    let mut bench = Bench::new(Arc::clone(&device), types, layers, most_tokens);
     let chain = |len: usize| -> Vec<i32> { (-1..).take(len).collect() };
     for &committed_len in contexts {
         for rows in [1, 8, 24] {

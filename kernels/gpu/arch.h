@@ -226,6 +226,11 @@ DEVICE u32 take_ticket(u32* at, u32 count) {
 DEVICE float bits_to_f32(u32 bits) { return __builtin_bit_cast(float, bits); }
 DEVICE u32 f32_to_bits(float x) { return __builtin_bit_cast(u32, x); }
 DEVICE float bf16_to_f32(u16 h) { return bits_to_f32((u32)h << 16); }
+// To nearest even, within the range of f16.
+DEVICE u16 f32_to_bf16(float x) {
+    u32 bits = f32_to_bits(larger(smaller(x, 65280.0f), -65280.0f));
+    return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 // e^x, to 2 units in the last place or so.
 DEVICE float exponential(float x) { return exp2_fast(x * 1.44269504088896340736f); }

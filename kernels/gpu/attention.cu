@@ -3,8 +3,9 @@
 // `attend`: a block attends for one row and the query heads of one key head to one split. Keys: a warp takes a quarter of
 // the dims, a lane eight keys. Values: a thread takes eight dims of every KEY_LANES'th key.
 //
-// HEAD_DIM: D, a multiple of 16. GROUP: query heads of a key head. KV_F16: keys and values are kept in f16.
+// HEAD_DIM: D, a multiple of 16. GROUP: query heads of a key head. K_TYPE, V_TYPE: see kept.h.
 #include "attention.h"
+#include "kept.h"
 
 constexpr u32 THREADS = 128, WARPS = THREADS / LANES;
 // Query heads of a block; a group of more takes several blocks.
@@ -18,18 +19,6 @@ constexpr u32 KEY_LANES = THREADS / DIM_LANES;
 constexpr u32 UNROLL = 8;
 static_assert(HEAD_DIM % 16 == 0 && KEY_LANES > 0, "head sizes");
 
-struct Eight {
-    float at[8];
-};
-DEVICE Eight load_eight(const float* from) {
-    Vec4f a = reinterpret_cast<const Vec4f*>(from)[0], b = reinterpret_cast<const Vec4f*>(from)[1];
-    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
-}
-DEVICE Eight load_eight(const u16* from) {
-    Vec4u a = *reinterpret_cast<const Vec4u*>(from);
-    return {{f16_to_f32((u16)a.x), f16_to_f32((u16)(a.x >> 16)), f16_to_f32((u16)a.y), f16_to_f32((u16)(a.y >> 16)),
-             f16_to_f32((u16)a.z), f16_to_f32((u16)(a.z >> 16)), f16_to_f32((u16)a.w), f16_to_f32((u16)(a.w >> 16))}};
-}
 struct Columns {
     float at[PITCH];
 };
@@ -69,25 +58,23 @@ DEVICE void find_slots(const AttendArgs& args, const Row& row, const Segment& se
 // Products of eight keys with all columns over the warp's slice of dims.
 DEVICE void score(const AttendArgs& args, const Shared& shared, u32 kv_head, u32 first_seen, bool in_place) {
     u32 lane = lane_index(), first_dim = warp_index() * SLICE;
-    u64 page_len = (u64)args.num_kv_heads * PAGE_TOKENS * HEAD_DIM;
-    const Kept* keys = args.k + ((u64)kv_head * HEAD_DIM + first_dim) * PAGE_TOKENS;
+    const KeyUnit* keys = static_cast<const KeyUnit*>(args.k);
+    auto page_at = [&](u32 at) { return keys + ((u64)(at / PAGE_TOKENS) * args.num_kv_heads + kv_head) * KeyFormat::PAGE_UNITS; };
     const float* q = shared.q + first_dim * PITCH;
     float sums[COLUMNS][8] = {};
     if (in_place) {
         u32 at = shared.at[larger(lane * 8, first_seen)];
-        const Kept* eight = keys + at / PAGE_TOKENS * page_len + at % PAGE_TOKENS / 8 * 8;
+        const KeyUnit* page = page_at(at);
+        u32 token = at % PAGE_TOKENS / 8 * 8;
 #pragma unroll 8
-        for (u32 d = 0; d < SLICE; d++) add_products(sums, load_eight(eight + d * PAGE_TOKENS), load_columns(q + d * PITCH));
+        for (u32 d = 0; d < SLICE; d++) add_products(sums, eight_keys<K_TYPE>(page, first_dim + d, token), load_columns(q + d * PITCH));
     } else {
-        u64 offsets[8];
-        for (u32 i = 0; i < 8; i++) {
-            u32 at = shared.at[lane * 8 + i];
-            offsets[i] = at / PAGE_TOKENS * page_len + at % PAGE_TOKENS;
-        }
+        u32 places[8];
+        for (u32 i = 0; i < 8; i++) places[i] = shared.at[lane * 8 + i];
 #pragma unroll 2
         for (u32 d = 0; d < SLICE; d++) {
             Eight eight;
-            for (u32 i = 0; i < 8; i++) eight.at[i] = from_kept(keys[offsets[i] + d * PAGE_TOKENS]);
+            for (u32 i = 0; i < 8; i++) eight.at[i] = key_at<K_TYPE>(page_at(places[i]), first_dim + d, places[i] % PAGE_TOKENS);
             add_products(sums, eight, load_columns(q + d * PITCH));
         }
     }
@@ -127,15 +114,15 @@ DEVICE Vec2f weigh(const Shared& shared, u32 column, Places seen, u32 first) {
 DEVICE void mix(const AttendArgs& args, const Shared& shared, u32 kv_head, u32 count) {
     u32 dims = thread_index() % DIM_LANES * 8, key_lane = thread_index() / DIM_LANES;
     if (key_lane >= KEY_LANES) return;
-    u64 page_len = (u64)args.num_kv_heads * PAGE_TOKENS * HEAD_DIM;
-    const Kept* values = args.v + (u64)kv_head * PAGE_TOKENS * HEAD_DIM + dims;
+    const ValueUnit* values = static_cast<const ValueUnit*>(args.v);
     float sums[COLUMNS][8] = {};
     for (u32 first = key_lane; first < count; first += KEY_LANES * UNROLL) {
         Eight eight[UNROLL];
 #pragma unroll
         for (u32 i = 0; i < UNROLL; i++) {
             u32 at = shared.at[smaller(first + i * KEY_LANES, SPLIT - 1)];
-            eight[i] = load_eight(values + at / PAGE_TOKENS * page_len + at % PAGE_TOKENS * HEAD_DIM);
+            u64 page = (u64)(at / PAGE_TOKENS) * args.num_kv_heads + kv_head;
+            eight[i] = eight_values<V_TYPE>(values + page * ValueFormat::PAGE_UNITS, at % PAGE_TOKENS, dims);
         }
 #pragma unroll
         for (u32 i = 0; i < UNROLL; i++) {

@@ -6,17 +6,6 @@
 // at the same places in any company.
 constexpr u32 SPLIT = 256;
 
-// How keys and values are kept.
-#if KV_F16
-typedef u16 Kept;
-DEVICE float from_kept(u16 x) { return f16_to_f32(x); }
-DEVICE u16 to_kept(float x) { return f32_to_f16(x); }
-#else
-typedef float Kept;
-DEVICE float from_kept(float x) { return x; }
-DEVICE float to_kept(float x) { return x; }
-#endif
-
 // Places `first..end`.
 struct Places {
     u32 first, end;
@@ -25,10 +14,9 @@ struct Places {
 struct AttendArgs {
     // [N, H, q_stride], normed and rotated.
     const float* q;
-    // [page, Hkv, D, PAGE_TOKENS]
-    const Kept* k;
-    // [page, Hkv, PAGE_TOKENS, D]
-    const Kept* v;
+    // Pages of heads: see kept.h.
+    const void* k;
+    const void* v;
     Tables tables;
     // Of rows `first_row..`: [rows, H, num_splits, D], and maximum and sum of each.
     float* partials;
@@ -43,6 +31,8 @@ struct AttendArgs {
     u32 num_heads, num_kv_heads;
     // D, or 2D where a gate follows each head's query.
     u32 q_stride;
+    // 1: answers are multiplied by their gates here.
+    u32 gated;
     u32 num_splits;
     // Sliding window in tokens; 0: none. `causal`: it ends at the row itself.
     u32 window, causal;
@@ -87,7 +77,7 @@ DEVICE void put_answer(const AttendArgs& args, u64 head, u32 quad, const Mixed& 
     float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w};
     for (u32 i = 0; i < 4; i++) {
         float value = divide(values[i], mixed.total);
-        if (args.q_stride > HEAD_DIM) value *= sigmoid(args.q[head * args.q_stride + HEAD_DIM + quad * 4 + i]);
+        if (args.gated) value *= sigmoid(args.q[head * args.q_stride + HEAD_DIM + quad * 4 + i]);
         args.out[head * HEAD_DIM + quad * 4 + i] = value;
     }
 }

@@ -1,16 +1,16 @@
-// Attention with matrix units, for keys and values kept in f16.
+// Attention with matrix units, for keys and values that f16 holds or codes stand for.
 //
-// Keys and values are the streamed side of the products: they go from memory to registers as they lie, sixteen bytes a
-// lane, and two byte permutations make fragments of them. Queries and weights are the other side, split into two halves
+// Keys and values are the streamed side of the products: they go from memory to registers as they lie, of f16 sixteen bytes a
+// lane, codes become pairs of f16 there, and two byte permutations make fragments of them. Queries and weights are the other side, split into two halves
 // of f16 each, so that products are good to 22 bits. A column is one query head of one row. Its sums are the same
 // whatever the other columns are, so that a block may take as many rows as pays.
 //
 // Rows share a block if they see the same slots at the same places; what a node of a tree sees of its own segment is
 // its own, and such a row has a block to itself for the splits in which that lies.
 //
-// HEAD_DIM: D, a multiple of 16. GROUP: query heads of a key head. TILES: columns / 8.
+// HEAD_DIM: D, a multiple of 16. GROUP: query heads of a key head. TILES: columns / 8. K_TYPE, V_TYPE: see kept.h.
 #include "attention.h"
-#include "mma.h"
+#include "kept_pairs.h"
 
 // How keys and dims are dealt out to warps is free: each of their sums is one warp's alone. Few columns are waited for,
 // many are computed.
@@ -35,17 +35,6 @@ struct Vec2u {
     u32 x, y;
 };
 
-template <u32 N> DEVICE void load_words(u32 (&to)[N], const u16* from) {
-    if constexpr (N == 4) {
-        Vec4u words = *reinterpret_cast<const Vec4u*>(from);
-        to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
-    } else if constexpr (N == 2) {
-        Vec2f words = *reinterpret_cast<const Vec2f*>(from);
-        to[0] = f32_to_bits(words.x), to[1] = f32_to_bits(words.y);
-    } else {
-        to[0] = *reinterpret_cast<const u32*>(from);
-    }
-}
 DEVICE Vec2u load_pair(const u8* from) {
     Vec2f words = *reinterpret_cast<const Vec2f*>(from);
     return {f32_to_bits(words.x), f32_to_bits(words.y)};
@@ -166,25 +155,27 @@ DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
     }
 }
 
-// The keys of the run that begins at a slot.
+// The page of keys in which a slot lies.
 DEVICE const u16* keys_at(const AttendArgs& args, const Block& block, const Segment& segment, u32 slot) {
     u64 page = (u64)page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head;
-    return args.k + page * HEAD_DIM * PAGE_TOKENS + slot % PAGE_TOKENS;
+    return static_cast<const u16*>(args.k) + page * KeyFormat::PAGE_UNITS;
 }
-// Products of a run of keys of a page with all columns. `keys`: [D, PAGE_TOKENS].
-DEVICE void score_run(float (&sums)[KEY_TILES][TILES][4], const u16* keys, const Block& block) {
+// Products of the run of keys that begins at `token` of a page with all columns.
+DEVICE void score_run(float (&sums)[KEY_TILES][TILES][4], const u16* page, u32 token, const Block& block) {
     u32 g = lane_index() / 4, t = lane_index() % 4;
-    const u16* from = keys + t * 4 * PAGE_TOKENS + g * KEY_TILES * 2;
+    token += g * KEY_TILES * 2;
     const u8* columns = block.q + g * Q_PITCH + t * 8;
 #pragma unroll 1
     for (u32 step = 0; step < DIM_STEPS; step += DIM_DEPTH) {
-        u32 words[DIM_DEPTH][4][KEY_TILES];
+        RawKeys<K_TYPE, KEY_TILES> raw[DIM_DEPTH];
 #pragma unroll
-        for (u32 i = 0; i < DIM_DEPTH; i++)
+        for (u32 i = 0; i < DIM_DEPTH; i++) raw[i].load(page, (step + i) * STEP + t * 4, token);
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) load_words(words[i][j], from + ((step + i) * STEP + j) * PAGE_TOKENS);
-#pragma unroll
-        for (u32 i = 0; i < DIM_DEPTH; i++) multiply(sums, words[i], columns + (step + i) * STEP * 2, Q_PITCH, Q_LOW, block.tiles);
+        for (u32 i = 0; i < DIM_DEPTH; i++) {
+            u32 words[4][KEY_TILES];
+            raw[i].unpack(words, (step + i) * STEP + t * 4);
+            multiply(sums, words, columns + (step + i) * STEP * 2, Q_PITCH, Q_LOW, block.tiles);
+        }
     }
 }
 // Puts them at `scores`, `pitch` bytes from column to column.
@@ -218,7 +209,7 @@ DEVICE void score_path(const AttendArgs& args, const Block& block, const Row& ro
         run = warp_least(run);
         if (run == NONE) return;
         float sums[KEY_TILES][TILES][4] = {};
-        score_run(sums, keys_at(args, block, segment, run * RUN), block);
+        score_run(sums, keys_at(args, block, segment, run * RUN), run * RUN % PAGE_TOKENS, block);
         store_scores(sums, reinterpret_cast<u8*>(scores), RUN * 4, ROW_TILES);
         sync_warp();
         for (u32 i = 0; i < RUN / LANES; i++)
@@ -271,23 +262,28 @@ DEVICE u64 result_at(const AttendArgs& args, const Block& block, u32 column) {
 // Weighted values of a run of dims; a warp a run.
 DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
     u32 g = lane_index() / 4, t = lane_index() % 4, dim = run * DIM_TILES * 16 + g * DIM_TILES * 2;
-    const u16* values = args.v + dim;
+    const u16* values = static_cast<const u16*>(args.v);
     const u8* columns = block.weights + g * WEIGHT_PITCH + t * 8;
     float sums[DIM_TILES][TILES][4] = {};
     u32 step = (block.seen.first - block.first) / STEP / DEPTH * DEPTH, end = block.seen.end - block.first;
 #pragma unroll 1
     for (; step * STEP < end; step += DEPTH) {
-        u32 words[DEPTH][4][DIM_TILES];
+        RawValues<V_TYPE, DIM_TILES> raw[DEPTH][4];
 #pragma unroll
         for (u32 i = 0; i < DEPTH; i++) {
             Vec4u at = *reinterpret_cast<const Vec4u*>(block.at + (step + i) * STEP + t * 4);
-            load_words(words[i][0], values + (u64)at.x * HEAD_DIM);
-            load_words(words[i][1], values + (u64)at.y * HEAD_DIM);
-            load_words(words[i][2], values + (u64)at.z * HEAD_DIM);
-            load_words(words[i][3], values + (u64)at.w * HEAD_DIM);
+            raw[i][0].load(values, at.x, dim);
+            raw[i][1].load(values, at.y, dim);
+            raw[i][2].load(values, at.z, dim);
+            raw[i][3].load(values, at.w, dim);
         }
 #pragma unroll
-        for (u32 i = 0; i < DEPTH; i++) multiply(sums, words[i], columns + (step + i) * STEP * 2, WEIGHT_PITCH, WEIGHT_LOW, block.tiles);
+        for (u32 i = 0; i < DEPTH; i++) {
+            u32 words[4][DIM_TILES];
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) raw[i][j].unpack(words[j], dim);
+            multiply(sums, words, columns + (step + i) * STEP * 2, WEIGHT_PITCH, WEIGHT_LOW, block.tiles);
+        }
     }
 #pragma unroll
     for (u32 n = 0; n < TILES; n++)
@@ -325,7 +321,8 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     } else {
         u32 first = block.first + warp_index() * RUN;
         float sums[KEY_TILES][TILES][4] = {};
-        if (first < block.seen.end && first + RUN > block.seen.first) score_run(sums, keys_at(args, block, segment, first), block);
+        if (first < block.seen.end && first + RUN > block.seen.first)
+            score_run(sums, keys_at(args, block, segment, first), first % PAGE_TOKENS, block);
         sync_threads();
         store_scores(sums, block.weights + warp_index() * RUN * 4, WEIGHT_PITCH, block.tiles);
     }
@@ -394,8 +391,9 @@ DEVICE void prefetch_pages(const AttendArgs& args, const Tile& tile, const Place
     u32 slot = tile.split * SPLIT + page * PAGE_TOKENS;
     if (slot + PAGE_TOKENS <= seen.first || slot >= seen.end) return;
     Segment segment = args.tables.segments[args.tables.rows[tile.first_row + first_row].segment];
-    u64 at = ((u64)page_of(args.tables, segment, slot) * args.num_kv_heads + block_y()) * HEAD_DIM * PAGE_TOKENS;
-    prefetch((lane_index() % 2 ? args.v : args.k) + at, HEAD_DIM * PAGE_TOKENS * sizeof(u16));
+    u64 at = (u64)page_of(args.tables, segment, slot) * args.num_kv_heads + block_y();
+    u32 bytes = (lane_index() % 2 ? ValueFormat::PAGE_UNITS : KeyFormat::PAGE_UNITS) * sizeof(u16);
+    prefetch(static_cast<const u8*>(lane_index() % 2 ? args.v : args.k) + at * bytes, bytes);
 }
 
 // Grid: single rows and tiles of rows by splits, key heads.

@@ -1,7 +1,7 @@
 // Queries and keys made ready, keys and values stored and moved.
 //
-// HEAD_DIM: D. KV_F16: keys and values are kept in f16.
-#include "attention.h"
+// HEAD_DIM: D. K_TYPE, V_TYPE: see kept.h.
+#include "quantise.h"
 #include "turns.h"
 
 constexpr u32 WARPS = 4;
@@ -17,9 +17,9 @@ struct PrepareArgs {
     const float* k_gamma;
     // [pairs]: turns per position in units of 2^-64, so that products wrap at whole turns.
     const u64* turns;
-    // [page, Hkv, D, PAGE_TOKENS] and [page, Hkv, PAGE_TOKENS, D]
-    Kept* cache_k;
-    Kept* cache_v;
+    // Pages of heads.
+    KeyUnit* cache_k;
+    ValueUnit* cache_v;
     Tables tables;
     float eps;
     u32 num_heads, num_kv_heads, q_stride, pairs;
@@ -41,7 +41,7 @@ KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
     const float* gamma = is_key ? args.k_gamma : args.q_gamma;
     float factors[DIMS];
     SinCos turns[PAIRS];
-    u64 base = 0;
+    u64 page = 0;
     // All that no kernel of the step writes.
     if (is_used) {
         Segment segment = args.tables.segments[row.segment];
@@ -54,7 +54,7 @@ KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
 #pragma unroll
         for (u32 i = 0; i < PAIRS; i++)
             if (lane + i * LANES < args.pairs) turns[i] = sin_cos(position * args.turns[lane + i * LANES]);
-        if (is_key) base = ((u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head) * PAGE_TOKENS * HEAD_DIM;
+        if (is_key) page = (u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head;
     }
     wait_for_inputs();
     if (!is_used) return;
@@ -91,15 +91,42 @@ KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
     }
     sync_warp();
 #pragma unroll
+    for (u32 i = 0; i < DIMS; i++) values[i] = lane + i * LANES < HEAD_DIM ? x[lane + i * LANES] : 0.0f;
+    if constexpr (ROTATES_KEYS) rotate(values, false);
+    if (is_key) {
+        if constexpr (ROTATES_VALUES) rotate(kept, false);
+        store_row<K_TYPE, true>(args.cache_k + page * KeyFormat::PAGE_UNITS, token, values);
+        store_row<V_TYPE, false>(args.cache_v + page * ValueFormat::PAGE_UNITS, token, kept);
+        return;
+    }
+#pragma unroll
+    for (u32 i = 0; i < DIMS; i++)
+        if (lane + i * LANES < HEAD_DIM) query[lane + i * LANES] = values[i];
+}
+
+struct AnswerArgs {
+    // [N, H, D], changed in place.
+    float* out;
+    // [N, H, q_stride], with gates after each head's query where `q_stride` is more than D.
+    const float* q;
+    Tables tables;
+    u32 num_heads, q_stride;
+};
+// Answers of rotated values: rotated back, and multiplied by their gates. A warp a head of a row.
+KERNEL(rotate_answers, AnswerArgs, 128) {
+    u32 lane = lane_index(), head = block_y() * WARPS + warp_index();
+    if (head >= args.num_heads || args.tables.rows[block_x()].segment == NONE) return;
+    u64 at = (u64)block_x() * args.num_heads + head;
+    float* out = args.out + at * HEAD_DIM;
+    float values[DIMS];
+#pragma unroll
+    for (u32 i = 0; i < DIMS; i++) values[i] = lane + i * LANES < HEAD_DIM ? out[lane + i * LANES] : 0.0f;
+    if constexpr (ROTATES_VALUES) rotate(values, true);
+    const float* gates = args.q + at * args.q_stride + HEAD_DIM;
+#pragma unroll
     for (u32 i = 0; i < DIMS; i++) {
         u32 d = lane + i * LANES;
-        if (d >= HEAD_DIM) continue;
-        if (is_key) {
-            args.cache_k[base + d * PAGE_TOKENS + token] = to_kept(x[d]);
-            args.cache_v[base + token * HEAD_DIM + d] = to_kept(kept[i]);
-        } else {
-            query[d] = x[d];
-        }
+        if (d < HEAD_DIM) out[d] = args.q_stride > HEAD_DIM ? values[i] * sigmoid(gates[d]) : values[i];
     }
 }
 
@@ -107,8 +134,8 @@ KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
 constexpr u32 MOVES = 64, MOST_LAYERS = 64, HELD = 8;
 
 struct MovedLayer {
-    Kept* k;
-    Kept* v;
+    KeyUnit* k;
+    ValueUnit* v;
     u32 num_kv_heads;
 };
 struct MoveArgs {
@@ -118,29 +145,28 @@ struct MoveArgs {
     // needed by no later move.
     u32 from[MOVES], to[MOVES];
 };
-// Grid: heads, keys (y = 0) and values (y = 1), layers. A thread walks all moves for its own dims.
+// A thread walks all moves for its own units.
+template <u32 TYPE, bool IS_KEY> DEVICE void move_units(const MoveArgs& args, typename UnitOf<TYPE>::Unit* kept, u32 num_kv_heads) {
+    typedef Format<TYPE> Of;
+    auto place = [&](u32 at, u32 unit) {
+        u64 page = (u64)(at / PAGE_TOKENS) * num_kv_heads + block_x();
+        return page * Of::PAGE_UNITS + place_of<TYPE, IS_KEY>(unit, at % PAGE_TOKENS);
+    };
+    for (u32 unit = thread_index(); unit < Of::UNITS; unit += block_threads())
+        for (u32 first = 0; first < args.count; first += HELD) {
+            typename UnitOf<TYPE>::Unit held[HELD];
+#pragma unroll
+            for (u32 i = 0; i < HELD; i++)
+                if (first + i < args.count) held[i] = kept[place(args.from[first + i], unit)];
+#pragma unroll
+            for (u32 i = 0; i < HELD; i++)
+                if (first + i < args.count) kept[place(args.to[first + i], unit)] = held[i];
+        }
+}
+// Grid: heads, keys (y = 0) and values (y = 1), layers.
 KERNEL(move_rows, MoveArgs, 128) {
     MovedLayer layer = args.layers[block_z()];
     if (block_x() >= layer.num_kv_heads) return;
-    bool is_key = block_y() == 0;
-    Kept* kept = is_key ? layer.k : layer.v;
-    u64 page_len = (u64)layer.num_kv_heads * PAGE_TOKENS * HEAD_DIM;
-    u64 head = (u64)block_x() * PAGE_TOKENS * HEAD_DIM;
-    u32 token_stride = is_key ? 1 : HEAD_DIM, dim_stride = is_key ? PAGE_TOKENS : 1;
-    for (u32 d = thread_index(); d < HEAD_DIM; d += block_threads())
-        for (u32 first = 0; first < args.count; first += HELD) {
-            Kept held[HELD];
-#pragma unroll
-            for (u32 i = 0; i < HELD; i++)
-                if (first + i < args.count) {
-                    u32 at = args.from[first + i];
-                    held[i] = kept[at / PAGE_TOKENS * page_len + head + at % PAGE_TOKENS * token_stride + d * dim_stride];
-                }
-#pragma unroll
-            for (u32 i = 0; i < HELD; i++)
-                if (first + i < args.count) {
-                    u32 at = args.to[first + i];
-                    kept[at / PAGE_TOKENS * page_len + head + at % PAGE_TOKENS * token_stride + d * dim_stride] = held[i];
-                }
-        }
+    if (block_y() == 0) move_units<K_TYPE, true>(args, layer.k, layer.num_kv_heads);
+    else move_units<V_TYPE, false>(args, layer.v, layer.num_kv_heads);
 }

@@ -198,6 +198,18 @@ DEVICE u32 high_halves(u32 a, u32 b) {
 #endif
 }
 
+// Sums and products of pairs of f16, each rounded once.
+#if ON_CUDA
+DEVICE u32 add_halves(u32 a, u32 b) { u32 y; asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b)); return y; }
+DEVICE u32 multiply_halves(u32 a, u32 b) { u32 y; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b)); return y; }
+DEVICE u32 fma_halves(u32 a, u32 b, u32 c) { u32 y; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c)); return y; }
+#else
+DEVICE u16 fma_half(u32 a, u32 b, u32 c) { return f32_to_f16(fused_multiply_add(f16_to_f32((u16)a), f16_to_f32((u16)b), f16_to_f32((u16)c))); }
+DEVICE u32 fma_halves(u32 a, u32 b, u32 c) { return low_halves(fma_half(a, b, c), fma_half(a >> 16, b >> 16, c >> 16)); }
+DEVICE u32 add_halves(u32 a, u32 b) { return fma_halves(a, 0x3c003c00u, b); }
+DEVICE u32 multiply_halves(u32 a, u32 b) { return fma_halves(a, b, 0); }
+#endif
+
 // Bytes 0 and 2 of two words, a's first each time; and bytes 1 and 3.
 DEVICE u32 even_bytes(u32 a, u32 b) {
 #if ON_CUDA

@@ -3,18 +3,18 @@
 use std::ops::Range;
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use tensor_channel::{MemoryError, Place, Sink, Source};
 
-use crate::device::KvType;
 use crate::error::DeviceError;
 use crate::gpu::GpuValues;
+use crate::kv::{Format, KvType};
 use crate::memory::Memory;
 
 /// A bug of a caller that holds two devices.
 const OTHER_DEVICE: &str = "a buffer of another device";
 
-/// Device memory for `len` values, zeroed when made: f32, except for keys and values kept in f16.
+/// Device memory for `len` values, zeroed when made: f32, except for keys and values of other types.
 #[derive(Debug, Default)]
 pub struct Buffer {
     values: Values,
@@ -23,8 +23,17 @@ pub struct Buffer {
 #[derive(Debug)]
 enum Values {
     F32(Memory<f32>),
-    F16(Memory<f16>),
+    /// Keys or values: see `kv/rows.rs`.
+    Kept(Kept),
     Gpu(GpuValues),
+}
+
+/// Keys or values that are not f32.
+#[derive(Debug)]
+struct Kept {
+    kv_type: KvType,
+    len: usize,
+    units: Memory<u16>,
 }
 
 impl Default for Values {
@@ -37,7 +46,16 @@ impl Default for Values {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KvValues<'a> {
     F32(&'a [f32]),
-    F16(&'a [f16]),
+    Units(KvType, &'a [u16]),
+}
+
+impl KvValues<'_> {
+    pub fn kv_type(self) -> KvType {
+        match self {
+            Self::F32(_) => KvType::F32,
+            Self::Units(kv_type, _) => kv_type,
+        }
+    }
 }
 
 impl Buffer {
@@ -53,7 +71,11 @@ impl Buffer {
     pub(crate) fn kv_zeros(len: usize, kv_type: KvType) -> Result<Self, DeviceError> {
         let values = match kv_type {
             KvType::F32 => Values::F32(Memory::zeros(len)?),
-            KvType::F16 => Values::F16(Memory::zeros(len)?),
+            _ => Values::Kept(Kept {
+                kv_type,
+                len,
+                units: Memory::zeros(kv_type.bytes(len) / size_of::<u16>())?,
+            }),
         };
         Ok(Self { values })
     }
@@ -69,7 +91,7 @@ impl Buffer {
     pub(crate) fn on_gpu(&self) -> &GpuValues {
         match &self.values {
             Values::Gpu(values) => values,
-            Values::F32(_) | Values::F16(_) => panic!("{OTHER_DEVICE}"),
+            Values::F32(_) | Values::Kept(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
@@ -78,7 +100,7 @@ impl Buffer {
     pub fn len(&self) -> usize {
         match &self.values {
             Values::F32(values) => values.len(),
-            Values::F16(values) => values.len(),
+            Values::Kept(kept) => kept.len,
             Values::Gpu(values) => values.len,
         }
     }
@@ -94,7 +116,7 @@ impl Buffer {
     pub fn bytes(&self) -> usize {
         match &self.values {
             Values::F32(values) => size_of_val::<[f32]>(values),
-            Values::F16(values) => size_of_val::<[f16]>(values),
+            Values::Kept(kept) => size_of_val::<[u16]>(&kept.units),
             Values::Gpu(values) => values.memory.bytes(),
         }
     }
@@ -106,7 +128,7 @@ impl Buffer {
     pub fn read_bytes(&self, offset: usize, to: &mut [u8]) {
         let from: &[u8] = match &self.values {
             Values::F32(values) => bytemuck::cast_slice(values),
-            Values::F16(values) => bytemuck::cast_slice(values),
+            Values::Kept(kept) => bytemuck::cast_slice(&kept.units),
             Values::Gpu(values) => return values.memory.read(offset, to),
         };
         to.copy_from_slice(&from[offset..][..to.len()]);
@@ -119,7 +141,7 @@ impl Buffer {
     pub fn write_bytes(&mut self, offset: usize, from: &[u8]) {
         let to: &mut [u8] = match &mut self.values {
             Values::F32(values) => bytemuck::cast_slice_mut(values),
-            Values::F16(values) => bytemuck::cast_slice_mut(values),
+            Values::Kept(kept) => bytemuck::cast_slice_mut(&mut kept.units),
             Values::Gpu(values) => return values.memory.write(offset, from),
         };
         to[offset..][..from.len()].copy_from_slice(from);
@@ -129,7 +151,7 @@ impl Buffer {
     pub(crate) fn is_f32(&self) -> bool {
         match &self.values {
             Values::F32(_) => true,
-            Values::F16(_) => false,
+            Values::Kept(_) => false,
             Values::Gpu(values) => values.kv_type == KvType::F32,
         }
     }
@@ -138,7 +160,7 @@ impl Buffer {
     pub(crate) fn on_host(&self) -> Option<&[f32]> {
         match &self.values {
             Values::F32(values) => Some(values),
-            Values::F16(_) | Values::Gpu(_) => None,
+            Values::Kept(_) | Values::Gpu(_) => None,
         }
     }
 
@@ -204,7 +226,7 @@ impl Buffer {
     pub(crate) fn host(&self) -> &[f32] {
         match &self.values {
             Values::F32(values) => values,
-            Values::F16(_) => panic!("only attention reads buffers of f16"),
+            Values::Kept(_) => panic!("only attention reads keys and values"),
             Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
@@ -212,7 +234,7 @@ impl Buffer {
     pub(crate) fn host_mut(&mut self) -> &mut [f32] {
         match &mut self.values {
             Values::F32(values) => values,
-            Values::F16(_) => panic!("only attention writes buffers of f16"),
+            Values::Kept(_) => panic!("only attention writes keys and values"),
             Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
@@ -220,8 +242,16 @@ impl Buffer {
     pub(crate) fn kv(&self) -> KvValues<'_> {
         match &self.values {
             Values::F32(values) => KvValues::F32(values),
-            Values::F16(values) => KvValues::F16(values),
+            Values::Kept(kept) => KvValues::Units(kept.kv_type, &kept.units),
             Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
+        }
+    }
+
+    /// How its values are kept.
+    pub(crate) fn kv_type(&self) -> KvType {
+        match &self.values {
+            Values::Gpu(values) => values.kv_type,
+            _ => self.kv().kv_type(),
         }
     }
 
@@ -229,7 +259,9 @@ impl Buffer {
     pub(crate) fn write(&mut self, offset: usize, from: &[f32]) {
         match &mut self.values {
             Values::F32(values) => values[offset..][..from.len()].copy_from_slice(from),
-            Values::F16(values) => values[offset..][..from.len()].convert_from_f32_slice(from),
+            Values::Kept(kept) => kept.halves_mut()[offset..][..from.len()]
+                .reinterpret_cast_mut::<f16>()
+                .convert_from_f32_slice(from),
             Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
@@ -238,38 +270,51 @@ impl Buffer {
     pub(crate) fn read(&self, offset: usize, to: &mut [f32]) {
         match &self.values {
             Values::F32(values) => to.copy_from_slice(&values[offset..][..to.len()]),
-            Values::F16(values) => values[offset..][..to.len()].convert_to_f32_slice(to),
+            Values::Kept(kept) => kept.halves()[offset..][..to.len()]
+                .reinterpret_cast::<f16>()
+                .convert_to_f32_slice(to),
             Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
-    /// Copies f32 values to `offset`, `offset + stride` and so on.
-    pub(crate) fn scatter(&mut self, offset: usize, stride: usize, from: &[f32]) {
+    /// Keeps a row of one head at a token of a page that begins at unit `base`.
+    pub(crate) fn store_row(&mut self, format: Format, base: usize, token: usize, row: &[f32]) {
         match &mut self.values {
             Values::F32(values) => {
-                for (to, from) in values[offset..].iter_mut().step_by(stride).zip(from) {
-                    *to = *from;
+                for (unit, value) in row.iter().enumerate() {
+                    values[base + format.index(unit, token)] = *value;
                 }
             }
-            Values::F16(values) => {
-                for (to, from) in values[offset..].iter_mut().step_by(stride).zip(from) {
-                    *to = f16::from_f32(*from);
+            Values::Kept(kept) => {
+                for (unit, word) in format.encode(row).into_iter().enumerate() {
+                    kept.units[base + format.index(unit, token)] = word;
                 }
             }
             Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
     }
 
-    /// Copies `count` values, `stride` apart, from one place to another.
-    pub(crate) fn copy_within(&mut self, from: usize, to: usize, stride: usize, count: usize) {
+    /// Copies units from places to places.
+    pub(crate) fn move_units(&mut self, places: impl Iterator<Item = [usize; 2]>) {
         match &mut self.values {
-            Values::F32(values) => (0..count).for_each(|i| {
-                values[to + i * stride] = values[from + i * stride];
-            }),
-            Values::F16(values) => (0..count).for_each(|i| {
-                values[to + i * stride] = values[from + i * stride];
-            }),
+            Values::F32(values) => places.for_each(|[from, to]| values[to] = values[from]),
+            Values::Kept(kept) => places.for_each(|[from, to]| kept.units[to] = kept.units[from]),
             Values::Gpu(_) => panic!("{OTHER_DEVICE}"),
         }
+    }
+}
+
+/// A bug of a caller: other types have no value that stands by itself.
+pub(crate) const NOT_F16: &str = "only f32 and f16 are copied value by value";
+
+impl Kept {
+    fn halves(&self) -> &[u16] {
+        assert_eq!(self.kv_type, KvType::F16, "{NOT_F16}");
+        &self.units
+    }
+
+    fn halves_mut(&mut self) -> &mut [u16] {
+        assert_eq!(self.kv_type, KvType::F16, "{NOT_F16}");
+        &mut self.units
     }
 }

@@ -5,7 +5,6 @@
 //! would read outside a buffer (a bug, not an input); everything that depends on a file is an error at load.
 
 use std::fmt;
-use std::str::FromStr;
 
 use tensor::DType;
 use tensor_channel::ChannelDevice;
@@ -14,6 +13,7 @@ use crate::buffer::Buffer;
 use crate::cpu::PackedMatrix;
 use crate::error::DeviceError;
 use crate::gpu::GpuMatrix;
+use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
 /// Tokens in one page of KV rows; also the fixed split of attention, aligned to absolute positions.
@@ -236,57 +236,12 @@ impl<'a> HeadNorm<'a> {
     }
 }
 
-/// How keys and values are kept. The forward pass computes in f32 either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum KvType {
-    /// 4 bytes, exact.
-    #[default]
-    F32,
-    /// 2 bytes, rounded to nearest even when stored.
-    F16,
-}
-
-impl FromStr for KvType {
-    type Err = DeviceError;
-
-    /// Reads `f32` or `f16`.
-    fn from_str(text: &str) -> Result<Self, DeviceError> {
-        match text {
-            "f32" => Ok(Self::F32),
-            "f16" => Ok(Self::F16),
-            _ => Err(DeviceError::UnknownKvType {
-                got: text.to_owned(),
-            }),
-        }
-    }
-}
-
-impl fmt::Display for KvType {
-    /// As it is read.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-        })
-    }
-}
-
-impl KvType {
-    /// Bytes of one value.
-    #[must_use]
-    pub const fn bytes(self) -> usize {
-        match self {
-            KvType::F32 => 4,
-            KvType::F16 => 2,
-        }
-    }
-}
-
 /// Keys and values of one layer for all sequences: pages of [`PAGE_TOKENS`] slots.
-/// `k`: \[page, Hkv, D, PAGE_TOKENS\] (transposed), `v`: \[page, Hkv, PAGE_TOKENS, D\].
+/// `k`: \[page, Hkv, D, PAGE_TOKENS\] (transposed), `v`: \[page, Hkv, PAGE_TOKENS, D\]; where they are quantised, with what
+/// a row is made of in place of D.
 #[derive(Debug)]
 pub struct KvLayer {
-    /// Keys, rotated.
+    /// Keys, at their positions.
     pub k: Buffer,
     /// Values.
     pub v: Buffer,
@@ -565,16 +520,17 @@ pub trait Device: Send + Sync {
     /// No memory.
     fn zeros(&self, len: usize) -> Result<Buffer, DeviceError>;
 
-    /// `len` zeros for keys or values, kept as `kv_type`. Only attention and the copies to and from the host take them.
+    /// `len` zeros for keys or values, kept as `kv_type`; whole heads of them. Only attention and the copies to and from the
+    /// host take them.
     ///
     /// # Errors
     /// No memory.
     fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError>;
 
-    /// Copies host values to `buffer[offset..]`.
+    /// Copies host values to `buffer[offset..]`, of f32 or f16.
     fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]);
 
-    /// Copies `buffer[offset..]` to host values.
+    /// Copies `buffer[offset..]`, of f32 or f16, to host values.
     fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]);
 
     /// Waits until everything asked is done.

@@ -2,6 +2,8 @@
 
 use tensor::DType;
 
+use crate::kv::KvType;
+
 /// An operation or an allocation that the device could not do.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -58,7 +60,7 @@ pub enum DeviceError {
         tier: &'static str,
     },
     /// A type that keys and values cannot be kept in.
-    #[error("keys and values cannot be kept as \"{got}\", only as f16 or f32")]
+    #[error("keys and values cannot be kept as \"{got}\", only as {}", KvType::ALL.map(KvType::name).join(", "))]
     UnknownKvType {
         /// What was asked for.
         got: String,

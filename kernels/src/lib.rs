@@ -10,6 +10,7 @@ mod cpu;
 mod device;
 mod error;
 mod gpu;
+mod kv;
 mod memory;
 mod open;
 mod prompt;
@@ -20,13 +21,14 @@ pub use crate::cpu::{CpuDevice, Tier};
 pub use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape,
     DeltaNetState, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvCommitLayer,
-    KvLayer, KvType, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS, Projection, RopeArgs,
-    RopeStyle, Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
+    KvLayer, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS, Projection, RopeArgs, RopeStyle,
+    Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
 };
 pub use crate::error::DeviceError;
 #[doc(hidden)]
 pub use crate::gpu::{AheadCompiler, KernelSource, ProductShape};
 pub use crate::gpu::{CudaDevice, CudaReport, DeviceFacts, GpuDevice};
+pub use crate::kv::{KvType, KvTypes, Side, clear_slots};
 pub use crate::open::{DeviceName, open_device, open_limited_device};
 pub use crate::prompt::{
     KEY_BLOCK_TOKENS, SparseAttentionArgs, TailProductsArgs, TailWeightsArgs, mean_pages,

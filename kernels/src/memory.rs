@@ -4,7 +4,6 @@
 
 use std::marker::PhantomData;
 
-use half::f16;
 use memmap2::MmapMut;
 
 use crate::error::DeviceError;
@@ -16,8 +15,8 @@ use crate::error::DeviceError;
 pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: a float without padding; its alignment divides a page.
 unsafe impl Plain for f32 {}
-// SAFETY: as above.
-unsafe impl Plain for f16 {}
+// SAFETY: a word without padding; its alignment divides a page.
+unsafe impl Plain for u16 {}
 // SAFETY: a byte.
 unsafe impl Plain for u8 {}
 

@@ -102,7 +102,7 @@ fn options(args: &BenchArgs, file: &GgufFile) -> LoadOptions {
         max_tokens: context.max(most(&args.pp)).max(after_depth),
         max_sequences: 2,
         max_batch_rows: args.prefill_chunk.max(most(&args.rows)),
-        kv_type: args.model.cache_type,
+        kv_type: Some(args.model.cache_types.of(file)),
     }
 }
 

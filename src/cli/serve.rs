@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use models::KvType;
 use serde::Serialize;
 
-use crate::cli::PrefillArgs;
+use crate::cli::{CacheTypeArgs, PrefillArgs};
 
 /// What all serving commands take.
 #[derive(Clone, Debug, Default, Args, Serialize)]
@@ -78,10 +77,16 @@ pub(crate) struct TargetArgs {
     #[arg(short, long, env = "TANDEM_CTX_SIZE", value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ctx_size: Option<usize>,
-    /// How keys and values are kept: f16 or f32 [default: f16 where weights are quantised, f32 where all are floats].
-    #[arg(long, env = "TANDEM_CACHE_TYPE", value_name = "TYPE")]
+    /// How keys are kept, with bits per value: f32 32, f16 16, bf16 16, q8_0 8.5, q5_1 6, q5_0 5.5, q4_1 5, q4_0 4.5, tq3_0 3.5
+    /// [default: f16 where weights are quantised, f32 where all are floats].
+    #[arg(long, env = "TANDEM_CACHE_TYPE_K", value_name = "TYPE")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_type: Option<String>,
+    pub cache_type_k: Option<String>,
+    /// How values are kept, as one of the same; any goes with any [default: f16 where weights are quantised, f32 where all are
+    /// floats].
+    #[arg(long, env = "TANDEM_CACHE_TYPE_V", value_name = "TYPE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_type_v: Option<String>,
     /// Sequences decoded at a time; each has room for the whole context [default: 8].
     #[arg(long, env = "TANDEM_PARALLEL", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -396,9 +401,8 @@ pub(crate) struct DoctorArgs {
     /// Tokens of context per sequence; 0: as the model declares, at most 8192.
     #[arg(short, long, default_value_t = 0, value_name = "TOKENS")]
     pub ctx_size: usize,
-    /// How keys and values are kept: f16 or f32.
-    #[arg(long, value_name = "TYPE")]
-    pub cache_type: Option<KvType>,
+    #[command(flatten)]
+    pub cache_types: CacheTypeArgs,
     /// Sequences decoded at a time.
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub parallel: usize,

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &ProbeDraftArgs) -> Result<()> {
         device_memory: None,
         threads: args.threads,
         ctx_size: 0,
-        cache_type: args.cache_type,
+        cache_types: args.cache_types,
     };
     let device = session::device(&target_args)?;
     let file = session::open(args.target.as_deref())?;
@@ -27,7 +27,8 @@ pub(crate) fn run(args: &ProbeDraftArgs) -> Result<()> {
     let options = DraftOptions {
         max_context_tokens: tokens.len(),
         max_rows: session::BATCH_ROWS,
-        kv_type: args.cache_type,
+        // The draft keeps both as the target keeps keys.
+        kv_type: args.cache_types.cache_type_k,
         ..DraftOptions::default()
     };
     let bar = session::LoadBar::new();

@@ -7,7 +7,7 @@ use engine::{EngineConfig, PrefixCacheConfig};
 use generation::{SpeculationConfig, SpeculationMode};
 use gguf::GgufFile;
 use kernels::DeviceName;
-use models::{LoadOptions, memory_need};
+use models::{KvType, LoadOptions, kv_types, memory_need};
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
 
@@ -44,9 +44,13 @@ pub struct Config {
     pub threads: usize,
     /// Tokens that one sequence can hold, prompt and answer together; 0: as the model declares, at most 8192.
     pub ctx_size: usize,
-    /// How keys and values are kept, `f16` or `f32`; by default f16 where weights are quantised.
+    /// How keys are kept, `f32`, `f16`, `bf16`, `q8_0`, `q5_1`, `q5_0`, `q4_1`, `q4_0` or `tq3_0`; by default f16 where weights are
+    /// quantised.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_type: Option<String>,
+    pub cache_type_k: Option<String>,
+    /// The same of values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_type_v: Option<String>,
     /// Sequences decoded at a time. Each has room for `ctx_size` tokens.
     pub parallel: usize,
     /// Requests that may wait for a place; one more is answered with 429.
@@ -92,7 +96,8 @@ impl Default for Config {
             stages: Vec::new(),
             threads: 0,
             ctx_size: 0,
-            cache_type: None,
+            cache_type_k: None,
+            cache_type_v: None,
             parallel: 8,
             queue_len: 64,
             prefill_chunk: 128,
@@ -159,9 +164,14 @@ impl Config {
     /// # Errors
     /// As [`Config::speculation`]; a type that keys and values cannot be kept in.
     pub fn load_options(&self, file: &GgufFile) -> Result<LoadOptions> {
-        let kv_type = self.cache_type.as_deref().map(str::parse).transpose();
+        let side = |key, name: &Option<String>| {
+            let kv_type = name.as_deref().map(str::parse::<KvType>).transpose();
+            kv_type.context(key)
+        };
+        let k = side("cache-type-k", &self.cache_type_k)?;
+        let v = side("cache-type-v", &self.cache_type_v)?;
         let sizes = self.sizes(file)?;
-        Ok(sizes.load_options(kv_type.context("cache-type")?))
+        Ok(sizes.load_options(Some(kv_types(file, k, v))))
     }
 
     /// Sizes of the engine.

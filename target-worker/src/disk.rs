@@ -84,7 +84,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use kernels::CpuDevice;
-    use models::{KvType, LoadOptions, load};
+    use models::{KvType, KvTypes, LoadOptions, load};
 
     use super::*;
 
@@ -94,7 +94,7 @@ mod tests {
             max_tokens: 64,
             max_sequences: 1,
             max_batch_rows: 4,
-            kv_type,
+            kv_type: kv_type.map(KvTypes::both),
         };
         let model = load(file, device, options, &mut |_| {}).unwrap();
         fingerprint(file, &model).unwrap()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use generation::{ModelDescription, SpeculationConfig, SpeculationMode};
-use models::{KvType, LoadOptions, Model, PAGE_TOKENS};
+use models::{KvTypes, LoadOptions, Model, PAGE_TOKENS};
 use prefix_store::Fingerprint;
 
 use crate::error::ConfigError;
@@ -70,7 +70,7 @@ const MAX_DRAFT_ROWS: usize = 256;
 impl EngineConfig {
     /// What a model must be loaded for to run with these sizes.
     #[must_use]
-    pub fn load_options(&self, kv_type: Option<KvType>) -> LoadOptions {
+    pub fn load_options(&self, kv_type: Option<KvTypes>) -> LoadOptions {
         let draft_rows = self.speculation.max_rows();
         let each = if self.verify_lossless { 2 } else { 1 };
         let tokens = self.context_length.saturating_mul(each) + draft_rows;

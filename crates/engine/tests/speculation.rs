@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use common::gated::Gate;
 use common::scripted::{Behaviour, Scripted, Seen};
-use common::{Answer, CONFIG, FIBONACCI, Stand, collect, load, prompt, request, start, within};
+use common::{
+    Answer, CONFIG, FIBONACCI, Stand, collect, load, load_with, prompt, request, start, start_with,
+    within,
+};
 use engine::EngineConfig;
 use generation::{GenerateRequest, SpeculationConfig, SpeculationMode, SpeculationStats};
-use models::{Batch, BatchSegment, LogitsWanted};
+use models::{Batch, BatchSegment, KvType, KvTypes, LogitsWanted};
 use sampling::SamplingParams;
 
 const MODES: [(SpeculationMode, usize); 6] = [
@@ -84,12 +87,15 @@ async fn all(stand: &Stand, requests: &[GenerateRequest]) -> Vec<Answer> {
 /// Prompt and answer of each request, as plain decoding has them.
 async fn plain(requests: &[GenerateRequest]) -> (Vec<Answer>, Vec<Vec<u32>>) {
     let answers = all(&start(CONFIG), requests).await;
-    let texts = requests
-        .iter()
-        .zip(&answers)
-        .map(|(request, answer)| [request.prompt.clone(), answer.ids()].concat())
-        .collect();
+    let texts = texts(requests, &answers);
     (answers, texts)
+}
+
+fn texts(requests: &[GenerateRequest], answers: &[Answer]) -> Vec<Vec<u32>> {
+    let answers = requests.iter().zip(answers);
+    answers
+        .map(|(request, answer)| [request.prompt.clone(), answer.ids()].concat())
+        .collect()
 }
 
 struct Run {
@@ -143,6 +149,30 @@ async fn tokens_are_those_of_plain_decoding() {
                 assert!(run.stats.accepted_tokens > 30, "{what}: {:?}", run.stats);
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn the_same_holds_of_keys_and_values_that_are_codes() {
+    let requests = requests();
+    for (k, v) in [
+        (KvType::Q8_0, KvType::Q4_1),
+        (KvType::Q5_0, KvType::Bf16),
+        (KvType::Q4_0, KvType::Tq3_0),
+    ] {
+        let stand = |config: EngineConfig| {
+            let gate = Arc::new(Gate::default());
+            let options = config.load_options(Some(KvTypes { k, v }));
+            start_with(load_with(options, &gate), config, gate)
+        };
+        let expected = all(&stand(CONFIG), &requests).await;
+        let texts = texts(&requests, &expected);
+        let speculating = stand(config(SpeculationMode::Tree, 16));
+        let (draft, _) = Scripted::new(Behaviour::Answers { right: 6 }, texts);
+        let _lease = speculating.handle.set_drafter(Box::new(draft));
+        let answers = all(&speculating, &requests).await;
+        same(&answers, &expected, &format!("{k} keys, {v} values"));
+        assert!(speculating.handle.stats().speculation.rounds > 0);
     }
 }
 

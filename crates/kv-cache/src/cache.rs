@@ -76,8 +76,8 @@ impl Cache {
                 } => {
                     let len = num_pages * num_kv_heads * head_dim * PAGE_TOKENS;
                     Layer::Attention(KvLayer {
-                        k: device.kv_zeros(len, shape.kv_type)?,
-                        v: device.kv_zeros(len, shape.kv_type)?,
+                        k: device.kv_zeros(len, shape.kv_type.k)?,
+                        v: device.kv_zeros(len, shape.kv_type.v)?,
                     })
                 }
                 LayerState::DeltaNet(sizes) => Layer::DeltaNet(DeltaNetState {

@@ -1,6 +1,6 @@
 //! Sizes of a cache.
 
-use kernels::{DeltaNetShape, KvType, PAGE_TOKENS};
+use kernels::{DeltaNetShape, KvTypes, PAGE_TOKENS};
 
 /// What one layer remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct CacheShape {
     /// One entry a layer.
     pub layers: Vec<LayerState>,
     /// How keys and values are kept.
-    pub kv_type: KvType,
+    pub kv_type: KvTypes,
 }
 
 impl CacheShape {
@@ -35,7 +35,7 @@ impl CacheShape {
                 LayerState::Attention {
                     num_kv_heads,
                     head_dim,
-                } => slots.saturating_mul(2 * num_kv_heads * head_dim * self.kv_type.bytes()),
+                } => slots.saturating_mul(num_kv_heads * self.kv_type.bytes(*head_dim)),
                 LayerState::DeltaNet(shape) => {
                     let values = shape.state_len() + shape.conv_len();
                     max_sequences.saturating_mul(values * size_of::<f32>())

@@ -1,6 +1,6 @@
 //! A sequence's state on the host, at one committed position.
 
-use kernels::{Buffer, Device, KvLayer, PAGE_TOKENS};
+use kernels::{Buffer, Device, KvLayer, KvType, KvTypes, PAGE_TOKENS, Side, clear_slots};
 
 use crate::cache::{Cache, Layer};
 use crate::error::CacheError;
@@ -10,12 +10,12 @@ use crate::shape::LayerState;
 /// State of one layer, independent of pages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LayerSnapshot {
-    /// Keys and values, each \[len, Hkv, D\].
+    /// Whole pages of keys and values, as they are kept: \[pages, Hkv, page of a head\]. What lies after the last token is zero.
     Attention {
-        /// Rotated keys.
-        k: Vec<f32>,
+        /// Keys.
+        k: Vec<u8>,
         /// Values.
-        v: Vec<f32>,
+        v: Vec<u8>,
     },
     /// Recurrent state \[Hv, dk, dv\] and convolution state \[taps - 1, channels\].
     DeltaNet {
@@ -39,90 +39,63 @@ impl Snapshot {
     /// Host bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let values: usize = self
-            .layers
-            .iter()
-            .map(|layer| match layer {
-                LayerSnapshot::Attention { k, v } => k.len() + v.len(),
-                LayerSnapshot::DeltaNet { recurrent, conv } => recurrent.len() + conv.len(),
-            })
-            .sum();
-        values * size_of::<f32>()
+        let bytes = |layer: &LayerSnapshot| match layer {
+            LayerSnapshot::Attention { k, v } => k.len() + v.len(),
+            LayerSnapshot::DeltaNet { recurrent, conv } => {
+                (recurrent.len() + conv.len()) * size_of::<f32>()
+            }
+        };
+        self.layers.iter().map(bytes).sum()
     }
 }
 
-/// Sizes of an attention layer's page.
+/// Keys or values of an attention layer.
 #[derive(Clone, Copy)]
-struct PageShape {
+struct Pages<'a> {
+    kv_type: KvType,
+    side: Side,
     heads: usize,
-    dim: usize,
+    head_dim: usize,
+    /// Of the sequence.
+    numbers: &'a [u32],
 }
 
-impl PageShape {
-    fn row(self) -> usize {
-        self.heads * self.dim
+impl Pages<'_> {
+    fn page_bytes(self) -> usize {
+        self.kv_type.bytes(self.heads * self.head_dim) * PAGE_TOKENS
     }
 
-    fn page(self) -> usize {
-        self.row() * PAGE_TOKENS
+    /// The pages that hold `len` tokens.
+    fn read(self, buffer: &Buffer, len: usize) -> Vec<u8> {
+        let page_bytes = self.page_bytes();
+        let mut pages = vec![0; len.div_ceil(PAGE_TOKENS) * page_bytes];
+        for (page, &number) in pages.chunks_exact_mut(page_bytes).zip(self.numbers) {
+            buffer.read_bytes(number as usize * page_bytes, page);
+        }
+        if let Some(last) = pages.chunks_exact_mut(page_bytes).nth(len / PAGE_TOKENS) {
+            let from = len % PAGE_TOKENS;
+            clear_slots(self.kv_type, self.side, self.head_dim, last, from);
+        }
+        pages
     }
 
-    /// Place of (slot, head, dim) in a page of keys, \[Hkv, D, PAGE_TOKENS\].
-    fn key(self, slot: usize, head: usize, dim: usize) -> usize {
-        (head * self.dim + dim) * PAGE_TOKENS + slot
-    }
-
-    /// Place of (slot, head, dim) in a page of values, \[Hkv, PAGE_TOKENS, D\].
-    fn value(self, slot: usize, head: usize, dim: usize) -> usize {
-        (head * PAGE_TOKENS + slot) * self.dim + dim
-    }
-}
-
-type Place = fn(PageShape, usize, usize, usize) -> usize;
-
-/// Pages to rows \[len, Hkv, D\].
-fn read_rows(
-    device: &dyn Device,
-    buffer: &Buffer,
-    shape: PageShape,
-    pages: &[u32],
-    len: usize,
-    place: Place,
-) -> Vec<f32> {
-    let mut page = vec![0.0; shape.page()];
-    let mut rows = Vec::with_capacity(len * shape.row());
-    for (number, &id) in pages.iter().enumerate().take(len.div_ceil(PAGE_TOKENS)) {
-        device.read(buffer, id as usize * shape.page(), &mut page);
-        for slot in 0..PAGE_TOKENS.min(len - number * PAGE_TOKENS) {
-            for head in 0..shape.heads {
-                rows.extend((0..shape.dim).map(|dim| page[place(shape, slot, head, dim)]));
-            }
+    fn write(self, buffer: &mut Buffer, pages: &[u8]) {
+        let page_bytes = self.page_bytes();
+        for (page, &number) in pages.chunks_exact(page_bytes).zip(self.numbers) {
+            buffer.write_bytes(number as usize * page_bytes, page);
         }
     }
-    rows
 }
 
-/// Rows \[len, Hkv, D\] to pages; the rest of the last page becomes zero.
-fn write_rows(
-    device: &dyn Device,
-    buffer: &mut Buffer,
-    shape: PageShape,
-    pages: &[u32],
-    rows: &[f32],
-    place: Place,
-) {
-    let mut page = vec![0.0; shape.page()];
-    for (chunk, &id) in rows.chunks(shape.page()).zip(pages) {
-        page.fill(0.0);
-        for (slot, row) in chunk.chunks(shape.row()).enumerate() {
-            for (head, values) in row.chunks(shape.dim).enumerate() {
-                for (dim, &value) in values.iter().enumerate() {
-                    page[place(shape, slot, head, dim)] = value;
-                }
-            }
-        }
-        device.write(buffer, id as usize * shape.page(), &page);
-    }
+/// Keys and values of a layer.
+fn sides(types: KvTypes, heads: usize, head_dim: usize, numbers: &[u32]) -> [Pages<'_>; 2] {
+    [(Side::Keys, types.k), (Side::Values, types.v)].map(|(side, kv_type)| Pages {
+        kv_type,
+        side,
+        heads,
+        head_dim,
+        numbers,
+    })
 }
 
 impl Cache {
@@ -144,13 +117,10 @@ impl Cache {
                         head_dim,
                     },
                 ) => {
-                    let shape = PageShape {
-                        heads: num_kv_heads,
-                        dim: head_dim,
-                    };
+                    let [keys, values] = sides(self.shape.kv_type, num_kv_heads, head_dim, pages);
                     layers.push(LayerSnapshot::Attention {
-                        k: read_rows(device, k, shape, pages, len, PageShape::key),
-                        v: read_rows(device, v, shape, pages, len, PageShape::value),
+                        k: keys.read(k, len),
+                        v: values.read(v, len),
                     });
                 }
                 (Layer::DeltaNet(buffers), LayerState::DeltaNet(shape)) => {
@@ -185,6 +155,7 @@ impl Cache {
         }
         self.advance(id, snapshot.len)?;
         let pages = self.pages(id)?.to_vec();
+        let types = self.shape.kv_type;
         let index = self.state_index(id)?;
         for ((layer, state), saved) in self
             .layers
@@ -201,12 +172,9 @@ impl Cache {
                     },
                     LayerSnapshot::Attention { k, v },
                 ) => {
-                    let shape = PageShape {
-                        heads: num_kv_heads,
-                        dim: head_dim,
-                    };
-                    write_rows(device, &mut kv.k, shape, &pages, k, PageShape::key);
-                    write_rows(device, &mut kv.v, shape, &pages, v, PageShape::value);
+                    let [keys, values] = sides(types, num_kv_heads, head_dim, &pages);
+                    keys.write(&mut kv.k, k);
+                    values.write(&mut kv.v, v);
                 }
                 (Layer::DeltaNet(buffers), _, LayerSnapshot::DeltaNet { recurrent, conv }) => {
                     device.write(&mut buffers.recurrent, index * recurrent.len(), recurrent);
@@ -245,9 +213,11 @@ impl Cache {
                     },
                     LayerSnapshot::Attention { k, v },
                 ) => {
-                    let expected = snapshot.len.saturating_mul(num_kv_heads * head_dim);
-                    check("key values", expected, k.len())?;
-                    check("value values", expected, v.len())?;
+                    let [keys, values] = sides(self.shape.kv_type, *num_kv_heads, *head_dim, &[]);
+                    let pages = snapshot.len.div_ceil(PAGE_TOKENS);
+                    let expected = |side: Pages<'_>| pages.saturating_mul(side.page_bytes());
+                    check("bytes of keys", expected(keys), k.len())?;
+                    check("bytes of values", expected(values), v.len())?;
                 }
                 (LayerState::DeltaNet(shape), LayerSnapshot::DeltaNet { recurrent, conv }) => {
                     check("recurrent state", shape.state_len(), recurrent.len())?;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use kernels::{CpuDevice, DeltaNetShape, Device, KvType, PAGE_TOKENS};
+use kernels::{CpuDevice, DeltaNetShape, Device, KvType, KvTypes, PAGE_TOKENS};
 use kv_cache::{Cache, CacheError, CacheShape, LayerMut, LayerSnapshot, LayerState, StatePart};
 
 const DELTA: DeltaNetShape = DeltaNetShape {
@@ -25,7 +25,10 @@ fn cache_of(device: &dyn Device, tokens: usize, kv_type: KvType) -> Cache {
             head_dim: 4,
         },
     ];
-    let shape = CacheShape { layers, kv_type };
+    let shape = CacheShape {
+        layers,
+        kv_type: KvTypes::both(kv_type),
+    };
     Cache::new(device, shape, tokens, 2).expect("the cache fits")
 }
 
@@ -57,22 +60,24 @@ fn snapshot_moves_between_pages_and_slots() {
         panic!()
     };
     let page = cache.pages(first).unwrap()[1] as usize;
-    // Slot 2 of the second page, head 1, dim 3.
-    let row = (PAGE_TOKENS + 2) * 8 + 4 + 3;
+    let float =
+        |bytes: &[u8], at: usize| f32::from_le_bytes(*bytes[at * 4..].first_chunk().unwrap());
+    // Slots 2 and 3 of the second page, head 1, dim 3; the second one is not of the sequence.
+    let page_len = 8 * PAGE_TOKENS;
+    let [key, value] = [(4 + 3) * PAGE_TOKENS + 2, (PAGE_TOKENS + 2) * 4 + 3];
+    let value_of = |at: usize, number: usize| ((page * page_len + at) * 2 + number) as f32;
+    assert_eq!(float(k, page_len + key), value_of(key, 0));
+    assert_eq!(float(v, page_len + value), value_of(value, 1));
     assert_eq!(
-        k[row],
-        ((page * 8 * PAGE_TOKENS + (4 + 3) * PAGE_TOKENS + 2) * 2) as f32
-    );
-    assert_eq!(
-        v[row],
-        ((page * 8 * PAGE_TOKENS + (PAGE_TOKENS + 2) * 4 + 3) * 2 + 1) as f32
+        [float(k, page_len + key + 1), float(v, page_len + value + 4)],
+        [0.0; 2]
     );
     let second = cache.restore(&device, &snapshot).unwrap();
     assert_ne!(cache.pages(first).unwrap(), cache.pages(second).unwrap());
     assert_eq!(cache.snapshot(&device, second).unwrap(), snapshot);
     assert_eq!(
         snapshot.bytes(),
-        4 * (2 * (PAGE_TOKENS + 3) * 8 + DELTA.state_len() + DELTA.conv_len())
+        4 * (2 * 2 * page_len + DELTA.state_len() + DELTA.conv_len())
     );
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gguf::GgufError;
-use kernels::DeviceError;
+use kernels::{DeviceError, KvType};
 use kv_cache::CacheError;
 use tensor::QuantError;
 
@@ -82,7 +82,7 @@ pub enum ModelError {
     /// Model and options do not fit in memory.
     #[error(
         "model does not fit: {needed} bytes needed, {available} available, {missing} missing; fewer or shorter sequences take less, \
-         and so do weights of fewer bits"
+         and so do keys and values of fewer bits (cache-type-k, cache-type-v), and weights"
     )]
     DoesNotFit {
         /// Weights, cache and scratch.
@@ -91,6 +91,16 @@ pub enum ModelError {
         available: u64,
         /// The difference.
         missing: u64,
+    },
+    /// Heads that a type of keys and values does not take.
+    #[error(
+        "keys and values of {head_dim} dims a head cannot be kept as {kv_type}, which takes multiples of 32"
+    )]
+    KvHeadDim {
+        /// The type asked for.
+        kv_type: KvType,
+        /// Dims of the model's heads.
+        head_dim: usize,
     },
     /// The system refused to open or read a file.
     #[error("{}: cannot read the file: {source}", path.display())]

@@ -34,9 +34,9 @@ pub use dflash::{
 pub use error::ModelError;
 pub use features::{FeatureBlock, FeatureRows};
 pub use hparams::{Architecture, LayerKind, ModelConfig};
-pub use kernels::{KvType, PAGE_TOKENS};
+pub use kernels::{KvType, KvTypes, PAGE_TOKENS};
 pub use kv_cache::{PartBytes, SequenceId, Snapshot, StatePart};
-pub use load::{LoadOptions, load, load_path, load_stage};
+pub use load::{LoadOptions, kv_types, load, load_path, load_stage};
 pub use memory::{DecodeTraffic, MemoryNeed, decode_traffic, memory_need, stage_memory_need};
 pub use model::Model;
 pub use scorer::{

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gguf::GgufFile;
-use kernels::{Device, KvType};
+use kernels::{Device, KvType, KvTypes};
 use kv_cache::{Cache, CacheShape, LayerState};
 
 use crate::decoder::Decoder;
@@ -26,9 +26,8 @@ pub struct LoadOptions {
     pub max_sequences: usize,
     /// Rows of a batch.
     pub max_batch_rows: usize,
-    /// How keys and values are kept. `None`: f16 where weights are quantised, so that products round activations to 8
-    /// bits and what f16 rounds off is lost in that; f32 where weights and activations are floats.
-    pub kv_type: Option<KvType>,
+    /// How keys and values are kept. `None`: both as [`kv_types`] says.
+    pub kv_type: Option<KvTypes>,
 }
 
 /// Loads a model file; see [`load`].
@@ -84,6 +83,7 @@ fn load_layers(
     options: LoadOptions,
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<Model, ModelError> {
+    check_kv_types(config.head_dim, options.kv_type)?;
     let need = need(file, &config, &stage, &options).on(device.as_ref());
     need.check()?;
     let of_architecture = match config.architecture {
@@ -128,20 +128,41 @@ fn load_layers(
     Ok(Model::new(device, config, stage, decoder, cache, rows))
 }
 
+/// How keys and values are kept where nothing else is asked for: f16 where weights are quantised, so that products round
+/// activations to 8 bits and what f16 rounds off is lost in that; f32 where weights and activations are floats.
+#[must_use]
+pub fn kv_types(file: &GgufFile, k: Option<KvType>, v: Option<KvType>) -> KvTypes {
+    let is_quantised = || file.tensors().any(|tensor| tensor.dtype.is_quantised());
+    let or_default = |side: Option<KvType>| {
+        side.unwrap_or_else(|| match is_quantised() {
+            true => KvType::F16,
+            false => KvType::F32,
+        })
+    };
+    KvTypes {
+        k: or_default(k),
+        v: or_default(v),
+    }
+}
+
+/// Refuses types that heads of the model cannot be kept in.
+pub(crate) fn check_kv_types(head_dim: usize, types: Option<KvTypes>) -> Result<(), ModelError> {
+    let types = types.into_iter().flat_map(|types| [types.k, types.v]);
+    match types.into_iter().find(|kv_type| !kv_type.takes(head_dim)) {
+        Some(kv_type) => Err(ModelError::KvHeadDim { kv_type, head_dim }),
+        None => Ok(()),
+    }
+}
+
 pub(crate) fn cache_shape(
     file: &GgufFile,
     config: &ModelConfig,
     stage: &Range<usize>,
     options: &LoadOptions,
 ) -> CacheShape {
-    let is_quantised = || file.tensors().any(|tensor| tensor.dtype.is_quantised());
-    let kv_type = options.kv_type.unwrap_or_else(|| {
-        if is_quantised() {
-            KvType::F16
-        } else {
-            KvType::F32
-        }
-    });
+    let kv_type = options
+        .kv_type
+        .unwrap_or_else(|| kv_types(file, None, None));
     let head_dim = config.head_dim;
     let state = |kind: &LayerKind| match *kind {
         LayerKind::Attention { num_kv_heads } => LayerState::Attention {

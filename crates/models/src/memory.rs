@@ -8,7 +8,7 @@ use kernels::{Device, PAGE_TOKENS};
 
 use crate::error::ModelError;
 use crate::hparams::{LayerKind, ModelConfig};
-use crate::load::{LoadOptions, cache_shape};
+use crate::load::{LoadOptions, cache_shape, check_kv_types};
 use crate::qwen35;
 use crate::stage::{Tensors, all_layers, check_stage};
 
@@ -109,6 +109,7 @@ impl MemoryNeed {
 /// No graph can be built from the file's keys.
 pub fn memory_need(file: &GgufFile, options: &LoadOptions) -> Result<MemoryNeed, ModelError> {
     let config = ModelConfig::read(file)?;
+    check_kv_types(config.head_dim, options.kv_type)?;
     Ok(need(file, &config, &all_layers(&config), options))
 }
 

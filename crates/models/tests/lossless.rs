@@ -11,13 +11,20 @@ use common::{batch, chain, data, open_with, tree};
 /// A file, and how its keys and values are kept.
 type Case = (&'static str, KvType);
 
-const MODELS: [Case; 6] = [
+const MODELS: [Case; 13] = [
     ("qwen35-nano-Q4_0.gguf", KvType::F32),
     ("qwen35-nano-Q4_0.gguf", KvType::F16),
     ("qwen35-heads-Q8_0.gguf", KvType::F32),
     ("qwen3-tiny-Q5_K_M.gguf", KvType::F32),
     ("llama-nano-F16.gguf", KvType::F32),
     ("llama-nano-F16.gguf", KvType::F16),
+    ("llama-nano-F16.gguf", KvType::Bf16),
+    ("qwen35-heads-Q8_0.gguf", KvType::Q8_0),
+    ("qwen3-tiny-Q5_K_M.gguf", KvType::Q5_1),
+    ("qwen35-nano-Q4_0.gguf", KvType::Q5_0),
+    ("llama-nano-F16.gguf", KvType::Q4_1),
+    ("qwen35-heads-Q8_0.gguf", KvType::Q4_0),
+    ("qwen35-nano-Q4_0.gguf", KvType::Tq3_0),
 ];
 
 fn open_case((name, kv_type): Case) -> Model {

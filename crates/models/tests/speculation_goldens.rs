@@ -7,7 +7,7 @@ mod common;
 
 use gguf::GgufFile;
 use models::{
-    Batch, BatchSegment, DraftBlock, DraftModel, KvType, LoadOptions, LogitsWanted, Model,
+    Batch, BatchSegment, DraftBlock, DraftModel, KvType, KvTypes, LoadOptions, LogitsWanted, Model,
     SequenceId, load,
 };
 use serde_json::Value;
@@ -59,7 +59,7 @@ impl Loop {
             max_tokens: 512,
             max_sequences: 1,
             max_batch_rows: 80,
-            kv_type: Some(KvType::F32),
+            kv_type: Some(KvTypes::both(KvType::F32)),
         };
         Self {
             target: load(&file, device(2), options, &mut |_| {}).unwrap(),

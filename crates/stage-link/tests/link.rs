@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use kernels::{DeviceName, KvType, open_device};
+use kernels::{DeviceName, KvType, KvTypes, open_device};
 use models::{
     Batch, BatchSegment, LoadOptions, LogitsWanted, Model, ModelError, SequenceId, load_stage,
     split_layers,
@@ -18,7 +18,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     max_tokens: 512,
     max_sequences: 4,
     max_batch_rows: 100,
-    kv_type: Some(KvType::F32),
+    kv_type: Some(KvTypes::both(KvType::F32)),
 };
 const PATIENCE: Duration = Duration::from_secs(20);
 const CUT: usize = 2;

@@ -7,7 +7,7 @@ use tensor::DType;
 
 use crate::buffer::Buffer;
 use crate::cpu::CpuDevice;
-use crate::cpu::attention::{self, Attend};
+use crate::cpu::attention::{self, Attend, Heads};
 use crate::cpu::bandwidth;
 use crate::cpu::delta_net::{Convolve, Prepared, Recur, Weights};
 use crate::cpu::matmul::{Activations, Part, Product, Queue, Shared, Store};
@@ -15,10 +15,10 @@ use crate::cpu::pack::PackedMatrix;
 use crate::cpu::top_k::TopKRow;
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, KvLayer, KvType, LinearArgs, Matrix, MatrixSource, RopeArgs, Segment,
-    StoreColumnsArgs, TopKArgs,
+    KvCommitArgs, KvLayer, LinearArgs, Matrix, MatrixSource, Segment, StoreColumnsArgs, TopKArgs,
 };
 use crate::error::DeviceError;
+use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
 /// Rows below which preparing them on one thread beats waking the others.
@@ -49,15 +49,12 @@ impl CpuDevice {
         });
     }
 
-    /// Norms and rotates the heads of rows of `len` values. `heads`: from one head to the next, and head dim; `at`: row
-    /// and position.
+    /// Prepares rows of `len` values. `at`: row and position.
     pub(super) fn prepare_rows(
         &self,
         values: &mut Buffer,
         len: usize,
-        (stride, head_dim): (usize, usize),
-        norm: attention::Gamma<'_>,
-        rope: RopeArgs<'_>,
+        heads: Heads<'_>,
         at: &[(usize, usize)],
     ) {
         let rows = at.iter().map(|(row, _)| row + 1).max().unwrap_or(0);
@@ -67,7 +64,7 @@ impl CpuDevice {
             let (row, position) = at[i];
             // SAFETY: each row is prepared by one thread only; the size was checked above.
             let row = unsafe { std::slice::from_raw_parts_mut(values.at(row * len), len) };
-            attention::prepare_heads(row, stride, head_dim, norm, rope, position);
+            heads.prepare(row, position);
         });
     }
 
@@ -329,8 +326,16 @@ impl Device for CpuDevice {
         let (q_norm, k_norm) = attention::gammas(args.head_norm);
         let at: Vec<_> = nodes.iter().map(|n| (n.row, n.position)).collect();
         let (q_len, k_len) = (heads * q_stride, kv_heads * dim);
-        self.prepare_rows(args.q, q_len, (q_stride, dim), q_norm, args.rope, &at);
-        self.prepare_rows(args.k, k_len, (dim, dim), k_norm, args.rope, &at);
+        let types = attention::types_of(args.cache);
+        let of_heads = |stride, norm| Heads {
+            stride,
+            dim,
+            norm,
+            rope: args.rope,
+            rotated: types.rotates_keys(),
+        };
+        self.prepare_rows(args.q, q_len, of_heads(q_stride, q_norm), &at);
+        self.prepare_rows(args.k, k_len, of_heads(dim, k_norm), &at);
         store_rows(args.cache, args.segments, (k_len, dim), args.k, args.v);
         let next = AtomicUsize::new(0);
         let out = Shared::new(args.out.host_mut());
@@ -343,6 +348,7 @@ impl Device for CpuDevice {
                 num_kv_heads: kv_heads,
                 head_dim: dim,
                 gated: args.gated,
+                rotated: types.rotates_values(),
                 q,
                 k,
                 v,
@@ -374,7 +380,14 @@ impl Device for CpuDevice {
             })
             .collect();
         let norm = args.k_norm.map(|norm| (norm.gamma.host(), norm.eps));
-        self.prepare_rows(args.k, width, (dim, dim), norm, args.rope, &at);
+        let heads = Heads {
+            stride: dim,
+            dim,
+            norm,
+            rope: args.rope,
+            rotated: attention::types_of(args.cache).rotates_keys(),
+        };
+        self.prepare_rows(args.k, width, heads, &at);
         store_rows(args.cache, args.segments, (width, dim), args.k, args.v);
     }
 

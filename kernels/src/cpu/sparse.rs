@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::buffer::Buffer;
 use crate::cpu::CpuDevice;
-use crate::cpu::attention::gammas;
+use crate::cpu::attention::{Heads, gammas};
 use crate::cpu::lanes::{LANES, Lanes, Op, f_exp, f_max_lane, f_sum};
 use crate::cpu::matmul::Shared;
 use crate::cpu::ops::check;
@@ -44,7 +44,8 @@ impl CpuDevice {
         let (q_norm, _) = gammas(args.head_norm);
         let position = segment.first_position + first;
         let at: Vec<_> = (0..rows).map(|row| (row, position + row)).collect();
-        self.prepare_rows(args.q, q_len, (dim, dim), q_norm, args.rope, &at);
+        let of_heads = Heads::plain(dim, q_norm, args.rope);
+        self.prepare_rows(args.q, q_len, of_heads, &at);
         self.kv_append(KvAppendArgs {
             num_kv_heads: kv_heads,
             head_dim: dim,

@@ -1,7 +1,7 @@
 //! How much the last rows of a prompt attend to each of its tokens.
 
 use crate::cpu::CpuDevice;
-use crate::cpu::attention::{gammas, prepare_heads};
+use crate::cpu::attention::{Heads, gammas};
 use crate::cpu::matmul::Shared;
 use crate::cpu::ops::check;
 use crate::prompt::{TailProductsArgs, TailWeightsArgs};
@@ -22,7 +22,7 @@ impl CpuDevice {
         let (q_norm, k_norm) = gammas(args.head_norm);
         let mut q = args.q.host()[..queries * q_len].to_vec();
         for (i, row) in q.chunks_exact_mut(q_len).enumerate() {
-            prepare_heads(row, dim, dim, q_norm, args.rope, tokens - queries + i);
+            Heads::plain(dim, q_norm, args.rope).prepare(row, tokens - queries + i);
         }
         let scale = 1.0 / (dim as f32).sqrt();
         let group = heads / kv_heads;
@@ -31,7 +31,7 @@ impl CpuDevice {
         self.each(args.num_keys, |j| {
             let token = args.first_key + j;
             let mut k = keys[j * k_len..][..k_len].to_vec();
-            prepare_heads(&mut k, dim, dim, k_norm, args.rope, token);
+            Heads::plain(dim, k_norm, args.rope).prepare(&mut k, token);
             for (i, q) in q.chunks_exact(dim).enumerate() {
                 let k = &k[i % heads / group * dim..][..dim];
                 let product: f32 = q.iter().zip(k).map(|(q, k)| q * k).sum();

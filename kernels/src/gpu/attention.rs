@@ -1,7 +1,7 @@
 //! Attention and its cache of keys and values.
 //!
-//! Three steps: queries and keys are normed and rotated, and keys and values stored; every split of [`SPLIT`] places is
-//! attended to by itself; and the splits of a row are put together in their order. Nothing of this depends on how many
+//! Three steps: queries and keys are normed and turned, and keys and values stored; every split of [`SPLIT`] places is
+//! attended to by itself; and the splits of a row are put together in their order. A fourth where values are kept rotated. Nothing of this depends on how many
 //! rows there are, so a row has the same bits in any company.
 
 mod launches;
@@ -14,7 +14,8 @@ use crate::device::{
 use crate::error::DeviceError;
 pub(super) use crate::gpu::attention::launches::sources;
 use crate::gpu::attention::launches::{
-    AttendArgs, MOST_LAYERS, MOVES, MoveArgs, MovedLayer, PrepareArgs, SPLIT, Shape, THREADS,
+    AnswerArgs, AttendArgs, MOST_LAYERS, MOVES, MoveArgs, MovedLayer, PrepareArgs, SPLIT, Shape,
+    THREADS, types_of,
 };
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch};
@@ -76,7 +77,7 @@ impl GpuDevice {
             num_heads: args.num_heads,
             num_kv_heads: args.num_kv_heads,
             head_dim: args.head_dim,
-            kv_type: args.cache.k.on_gpu().kv_type,
+            types: types_of(args.cache),
         };
         shape.check(args.cache, args.segments);
         assert!(
@@ -187,6 +188,7 @@ impl GpuDevice {
                 num_heads: shape.num_heads as u32,
                 num_kv_heads: shape.num_kv_heads as u32,
                 q_stride: q_stride(args) as u32,
+                gated: u32::from(args.gated && !shape.types.rotates_values()),
                 num_splits: num_splits as u32,
                 window,
                 causal: u32::from(causal),
@@ -195,7 +197,37 @@ impl GpuDevice {
             };
             self.launch_attend(shape, &attend, longest)?;
         }
-        Ok(())
+        match shape.types.rotates_values() {
+            true => self.rotate_answers(shape, args, num_rows, tables),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the rotation of values back, and applies gates.
+    fn rotate_answers(
+        &self,
+        shape: &Shape,
+        args: &AttentionArgs<'_>,
+        num_rows: usize,
+        tables: TablePtrs,
+    ) -> Result<(), DeviceError> {
+        let answers = AnswerArgs {
+            out: ptr(args.out),
+            q: ptr(args.q),
+            tables,
+            num_heads: shape.num_heads as u32,
+            q_stride: q_stride(args) as u32,
+        };
+        let launch = Launch {
+            grid: [
+                num_rows as u32,
+                (shape.num_heads as u32).div_ceil(THREADS / 32),
+                1,
+            ],
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        self.launch(&shape.keys_and_values(), "rotate_answers", launch, &answers)
     }
 
     pub(super) fn kv_append_op(&self, args: KvAppendArgs<'_>) -> Result<(), DeviceError> {
@@ -203,7 +235,7 @@ impl GpuDevice {
             num_heads: args.num_kv_heads,
             num_kv_heads: args.num_kv_heads,
             head_dim: args.head_dim,
-            kv_type: args.cache.k.on_gpu().kv_type,
+            types: types_of(args.cache),
         };
         shape.check(args.cache, args.segments);
         // Rows follow one another, as where each sees all.
@@ -245,7 +277,7 @@ impl GpuDevice {
                 num_heads: layers[0].num_kv_heads,
                 num_kv_heads: layers[0].num_kv_heads,
                 head_dim: args.head_dim,
-                kv_type: layers[0].cache.k.on_gpu().kv_type,
+                types: types_of(layers[0].cache),
             };
             for (to, layer) in move_args.layers.iter_mut().zip(layers) {
                 let shape = Shape {

@@ -8,11 +8,11 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use tensor_channel::ChannelDevice;
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, NOT_F16};
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs,
-    TopKArgs, Visibility,
+    KvCommitArgs, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs, TopKArgs,
+    Visibility,
 };
 use crate::error::DeviceError;
 use crate::gpu::cuda::Cuda;
@@ -24,6 +24,7 @@ use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
 use crate::gpu::steps::{Next, Recorded, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
+use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
 /// Values of a buffer on a GPU.
@@ -325,7 +326,7 @@ impl Device for GpuDevice {
 
     fn kv_zeros(&self, len: usize, kv_type: KvType) -> Result<Buffer, DeviceError> {
         Ok(Buffer::gpu(GpuValues {
-            memory: DeviceMemory::zeros(&self.driver, len.saturating_mul(kv_type.bytes()))?,
+            memory: DeviceMemory::zeros(&self.driver, kv_type.bytes(len))?,
             len,
             kv_type,
         }))
@@ -335,7 +336,8 @@ impl Device for GpuDevice {
         let to = buffer.on_gpu();
         match to.kv_type {
             KvType::F32 => to.memory.write(offset * 4, bytemuck::cast_slice(values)),
-            KvType::F16 => {
+            kv_type => {
+                assert_eq!(kv_type, KvType::F16, "{NOT_F16}");
                 let mut halves = vec![f16::ZERO; values.len()];
                 halves.convert_from_f32_slice(values);
                 to.memory.write(offset * 2, bytemuck::cast_slice(&halves));
@@ -349,7 +351,8 @@ impl Device for GpuDevice {
             KvType::F32 => from
                 .memory
                 .read(offset * 4, bytemuck::cast_slice_mut(values)),
-            KvType::F16 => {
+            kv_type => {
+                assert_eq!(kv_type, KvType::F16, "{NOT_F16}");
                 let mut halves = vec![f16::ZERO; values.len()];
                 from.memory
                     .read(offset * 2, bytemuck::cast_slice_mut(&mut halves));

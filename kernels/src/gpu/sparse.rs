@@ -1,11 +1,12 @@
 //! Attention of a prompt's rows to the key blocks that weigh most.
 
-use crate::device::{AttentionArgs, KvAppendArgs, KvType, PAGE_TOKENS, Visibility};
+use crate::device::{AttentionArgs, KvAppendArgs, PAGE_TOKENS, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
 use crate::gpu::tables::TablePtrs;
 use crate::gpu::tail::HeadArgs;
+use crate::kv::KvType;
 use crate::prompt::{
     DENSE_BLOCKS, KEY_BLOCK_TOKENS, NEAR_BLOCKS, SINK_BLOCKS, SparseAttentionArgs, mean_pages,
 };

@@ -2,7 +2,7 @@
 
 use kernels::{
     AttentionArgs, Device, HeadNorm, KvAppendArgs, KvCommitArgs, KvCommitLayer, KvLayer, KvType,
-    Norm, PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility,
+    KvTypes, Norm, PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -21,7 +21,7 @@ const FAR: usize = 4200;
 pub(crate) const TREE: &[i32] = &[-1, 0, 0, 1, 1, 3, 3, 2, 7, 8];
 
 /// (heads, key/value heads, head dim, rotated pairs, style, per-head norm, gated).
-type Case = (usize, usize, usize, usize, RopeStyle, bool, bool);
+pub(crate) type Case = (usize, usize, usize, usize, RopeStyle, bool, bool);
 
 const CASES: &[Case] = &[
     (4, 4, 64, 32, RopeStyle::Adjacent, false, false),
@@ -31,8 +31,17 @@ const CASES: &[Case] = &[
 ];
 
 const KV_TYPES: [KvType; 2] = [KvType::F32, KvType::F16];
+/// Those that are codes too.
+const SOME_TYPES: [KvType; 6] = [
+    KvType::F32,
+    KvType::Tq3_0,
+    KvType::F16,
+    KvType::Q4_1,
+    KvType::Q8_0,
+    KvType::Q5_0,
+];
 
-fn model(case: Case, noise: &mut Noise) -> AttentionModel {
+pub(crate) fn model(case: Case, noise: &mut Noise) -> AttentionModel {
     let (num_heads, num_kv_heads, head_dim, pairs, style, normed, gated) = case;
     AttentionModel {
         num_heads,
@@ -67,42 +76,44 @@ pub(crate) fn chain(len: usize) -> Vec<i32> {
 }
 
 /// Nodes of one sequence in a call.
-struct Part<'a> {
-    sequence: usize,
-    committed_len: usize,
-    parents: &'a [i32],
-    rows: &'a [Row],
+pub(crate) struct Part<'a> {
+    pub sequence: usize,
+    pub committed_len: usize,
+    pub parents: &'a [i32],
+    pub rows: &'a [Row],
 }
 
 /// One layer on one device.
-struct Layer<'a> {
-    device: &'a dyn Device,
-    model: &'a AttentionModel,
-    cache: KvLayer,
+pub(crate) struct Layer<'a> {
+    pub device: &'a dyn Device,
+    pub model: &'a AttentionModel,
+    pub types: KvTypes,
+    pub cache: KvLayer,
 }
 
 impl<'a> Layer<'a> {
-    fn new(device: &'a dyn Device, model: &'a AttentionModel, kv_type: KvType) -> Self {
+    pub(crate) fn new(device: &'a dyn Device, model: &'a AttentionModel, types: KvTypes) -> Self {
         let len = SEQUENCES * PAGES * PAGE_TOKENS * model.num_kv_heads * model.head_dim;
         Self {
             device,
             model,
+            types,
             cache: KvLayer {
-                k: device.kv_zeros(len, kv_type).expect("memory"),
-                v: device.kv_zeros(len, kv_type).expect("memory"),
+                k: device.kv_zeros(len, types.k).expect("memory"),
+                v: device.kv_zeros(len, types.v).expect("memory"),
             },
         }
     }
 
     /// Pages of a sequence, interleaved with the others' and in falling order; the same again where it is longer.
-    fn pages(sequence: usize) -> Vec<u32> {
+    pub(crate) fn pages(sequence: usize) -> Vec<u32> {
         (0..FAR.div_ceil(PAGE_TOKENS) + 1)
             .map(|i| ((PAGES - 1 - i % PAGES) * SEQUENCES + sequence) as u32)
             .collect()
     }
 
     /// Outputs of all nodes, part by part.
-    fn run(&mut self, parts: &[Part<'_>]) -> Vec<f32> {
+    pub(crate) fn run(&mut self, parts: &[Part<'_>]) -> Vec<f32> {
         let (device, model) = (self.device, self.model);
         let pages: Vec<_> = parts.iter().map(|p| Self::pages(p.sequence)).collect();
         let mut first_row = 0;
@@ -156,7 +167,7 @@ impl<'a> Layer<'a> {
     }
 
     /// Rows without queries, after none.
-    fn append(&mut self, sequence: usize, rows: &[Row]) {
+    pub(crate) fn append(&mut self, sequence: usize, rows: &[Row]) {
         let (device, model) = (self.device, self.model);
         let [mut k, v] = [1, 2].map(|field| {
             let values: Vec<f32> = rows.iter().flat_map(|row| &row[field]).copied().collect();
@@ -229,7 +240,7 @@ fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
         }
         let mut same = SameBits::default();
         for device in devices().iter().map(AsRef::as_ref) {
-            let mut layer = Layer::new(device, &model, KvType::F32);
+            let mut layer = Layer::new(device, &model, KvTypes::both(KvType::F32));
             let call = |rows: &'_ [Vec<Row>], parents: [&'_ [i32]; 3], committed: [usize; 3]| {
                 (0..SEQUENCES)
                     .map(|s| (s, committed[s], parents[s].to_vec(), rows[s].clone()))
@@ -264,7 +275,7 @@ fn prefill_and_trees_agree_with_plain_loops_and_between_instruction_sets() {
 fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
     let path = [0, 2, 7, 8, 9];
     for device in devices().iter().map(AsRef::as_ref) {
-        for (&case, kv_type) in CASES.iter().zip(KV_TYPES.into_iter().cycle()) {
+        for (&case, kv_type) in CASES.iter().cycle().zip(SOME_TYPES) {
             let mut noise = Noise(23);
             let model = model(case, &mut noise);
             let width = model.num_heads * model.head_dim;
@@ -274,7 +285,7 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
             let tree = rows(&model, TREE.len(), &mut noise);
             let next = rows(&model, 1, &mut noise);
 
-            let mut plain = Layer::new(device, &model, kv_type);
+            let mut plain = Layer::new(device, &model, KvTypes::both(kv_type));
             let mut decoded = Vec::new();
             let steps: Vec<&Row> = prompt
                 .iter()
@@ -290,7 +301,7 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
                 }]));
             }
 
-            let mut layer = Layer::new(device, &model, kv_type);
+            let mut layer = Layer::new(device, &model, KvTypes::both(kv_type));
             let company = Part {
                 sequence: 0,
                 committed_len: 0,
@@ -322,14 +333,14 @@ fn a_node_has_the_same_bits_in_a_tree_in_company_and_alone() {
 fn a_path_far_from_its_places_has_the_bits_of_a_chain() {
     let path = [0, 2, 7, 8, 9];
     for device in devices().iter().map(AsRef::as_ref) {
-        for (&case, kv_type) in CASES.iter().zip(KV_TYPES.into_iter().cycle().skip(1)) {
+        for (&case, kv_type) in CASES.iter().skip(1).cycle().zip(SOME_TYPES) {
             let mut noise = Noise(29);
             let model = model(case, &mut noise);
             let width = model.num_heads * model.head_dim;
             let prompt = rows(&model, 253, &mut noise);
             let tree = rows(&model, TREE.len(), &mut noise);
             let next = rows(&model, 1, &mut noise);
-            let mut layer = Layer::new(device, &model, kv_type);
+            let mut layer = Layer::new(device, &model, KvTypes::both(kv_type));
             layer.append(0, &prompt);
             layer.append(1, &prompt);
             let of = |sequence, committed_len, parents, rows| Part {
@@ -374,7 +385,7 @@ fn a_row_has_the_same_bits_beside_a_far_longer_context() {
                     rows: &next[row..=row],
                 };
                 let [alone, beside] = [false, true].map(|is_beside| {
-                    let mut layer = Layer::new(device, &model, kv_type);
+                    let mut layer = Layer::new(device, &model, KvTypes::both(kv_type));
                     layer.append(0, &prompt);
                     let long = is_beside.then(|| of(2, FAR, 1));
                     let parts: Vec<_> = [of(0, prompt.len(), 0)].into_iter().chain(long).collect();
@@ -419,7 +430,7 @@ fn what_a_row_does_not_see_leaves_no_trace() {
     }
     for device in devices().iter().map(AsRef::as_ref) {
         for kv_type in KV_TYPES {
-            let mut layer = Layer::new(device, &model, kv_type);
+            let mut layer = Layer::new(device, &model, KvTypes::both(kv_type));
             let part = |sequence, committed_len, parents, rows| Part {
                 sequence,
                 committed_len,

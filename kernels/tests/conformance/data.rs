@@ -23,6 +23,10 @@ impl Noise {
             .collect()
     }
 
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.word() as u8).collect()
+    }
+
     /// Random bytes that are valid blocks: every f16 scale field is made small and finite.
     pub(crate) fn weights(&mut self, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
         let total = rows * dtype.row_bytes(cols).expect("whole blocks");
@@ -35,7 +39,7 @@ impl Noise {
             DType::F32 => return bytes_of(&self.values(rows * cols)),
             DType::F16 | DType::BF16 => &[0],
         };
-        let mut bytes: Vec<u8> = (0..total).map(|_| self.word() as u8).collect();
+        let mut bytes = self.bytes(total);
         for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
             for &at in scales {
                 // f16 of about 2^-10, and bf16 of about 2^-7.

@@ -8,6 +8,8 @@ mod commits;
 mod data;
 mod delta_net;
 mod draft;
+mod kept;
+mod kv_types;
 mod linear;
 mod prompt;
 mod reference;

@@ -104,7 +104,12 @@ impl AttentionModel {
     }
 
     /// One row at `position` that sees `rows`.
-    fn attend(&self, q: &[f32], position: usize, rows: &[&(Vec<f64>, Vec<f64>)]) -> Vec<f64> {
+    pub(crate) fn attend(
+        &self,
+        q: &[f32],
+        position: usize,
+        rows: &[&(Vec<f64>, Vec<f64>)],
+    ) -> Vec<f64> {
         let dim = self.head_dim;
         let stride = if self.gated { 2 * dim } else { dim };
         let gamma = self.head_norm.as_ref().map(|(q, _, eps)| (q, *eps));

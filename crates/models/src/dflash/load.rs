@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gguf::GgufFile;
-use kernels::{Device, KvType, PAGE_TOKENS};
+use kernels::{Device, KvType, KvTypes, PAGE_TOKENS};
 use kv_cache::{Cache, CacheShape, LayerState};
 
 use crate::dflash::DraftModel;
@@ -16,6 +16,7 @@ use crate::dflash::scratch::Rows;
 use crate::dflash::weights::TargetEnds;
 use crate::error::ModelError;
 use crate::hparams::ModelConfig;
+use crate::load::check_kv_types;
 use crate::memory::MemoryNeed;
 use crate::weights::{LoadProgress, WeightLoader};
 
@@ -33,6 +34,7 @@ pub fn load_draft(
 ) -> Result<DraftModel, ModelError> {
     let config = DraftConfig::settle(draft, &ModelConfig::read(target)?, &options)?;
     refuse_extras(draft)?;
+    check_kv_types(config.head_dim, options.kv_type.map(KvTypes::both))?;
     let sizes = Sizes::new(draft, &config, &options);
     sizes
         .need(draft, target, &config)
@@ -110,7 +112,7 @@ impl Sizes {
         Self {
             cache: CacheShape {
                 layers: vec![layer; config.num_layers],
-                kv_type,
+                kv_type: KvTypes::both(kv_type),
             },
             context_limit: context_pages.saturating_mul(PAGE_TOKENS),
             cache_tokens: sequence_pages

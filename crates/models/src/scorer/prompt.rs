@@ -47,7 +47,7 @@ impl Sizes {
         let floats =
             self.stream + self.tail_h + self.tail_q + self.products + self.tail * self.tokens;
         let kept = 2 * self.kv + self.means;
-        (floats * size_of::<f32>() + kept * options.kv_type().bytes()) as u64
+        (floats * size_of::<f32>() + options.kv_type().bytes(kept)) as u64
     }
 }
 

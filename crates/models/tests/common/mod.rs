@@ -13,14 +13,14 @@ pub mod watched;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kernels::{Device, DeviceName, KvType, open_device};
+use kernels::{Device, DeviceName, KvType, KvTypes, open_device};
 use models::{Batch, BatchSegment, LoadOptions, LogitsWanted, Model, SequenceId, load_path};
 
 pub const OPTIONS: LoadOptions = LoadOptions {
     max_tokens: 512,
     max_sequences: 4,
     max_batch_rows: 64,
-    kv_type: Some(KvType::F32),
+    kv_type: Some(KvTypes::both(KvType::F32)),
 };
 
 pub fn data() -> PathBuf {
@@ -64,7 +64,7 @@ pub fn open_with(path: impl AsRef<Path>, kv_type: KvType) -> Model {
 
 pub fn open_on(device: Arc<dyn Device>, path: impl AsRef<Path>, kv_type: KvType) -> Model {
     let options = LoadOptions {
-        kv_type: Some(kv_type),
+        kv_type: Some(KvTypes::both(kv_type)),
         ..OPTIONS
     };
     load_path(path, device, options, &mut |_| {}).unwrap()

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gguf::GgufFile;
-use kernels::{Device, KvType};
+use kernels::{Device, KvType, KvTypes};
 use models::{
     Batch, EarlierLayers, EarlierLayersError, Model, SequenceId, StageOutput, load_stage,
 };
@@ -91,7 +91,7 @@ pub fn open_stages(
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([layers]);
     let options = models::LoadOptions {
-        kv_type: Some(kv_type),
+        kv_type: Some(KvTypes::both(kv_type)),
         ..OPTIONS
     };
     let mut stages = starts.zip(ends).zip(devices).map(|((start, end), device)| {

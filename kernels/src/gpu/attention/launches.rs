@@ -1,10 +1,11 @@
 //! Kernels of attention: what they take, what they are compiled for, and how many blocks they get.
 
-use crate::device::{KvLayer, KvType, PAGE_TOKENS, Segment};
+use crate::device::{KvLayer, PAGE_TOKENS, Segment};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
 use crate::gpu::tables::TablePtrs;
+use crate::kv::{KvType, KvTypes};
 
 /// Places of a split; see gpu/attention.h.
 pub(super) const SPLIT: usize = 256;
@@ -63,11 +64,23 @@ pub(super) struct AttendArgs {
     pub num_heads: u32,
     pub num_kv_heads: u32,
     pub q_stride: u32,
+    pub gated: u32,
     pub num_splits: u32,
     pub window: u32,
     pub causal: u32,
     pub tile_rows: u32,
     pub path_splits: u32,
+}
+
+/// See gpu/kv.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct AnswerArgs {
+    pub out: DevicePtr,
+    pub q: DevicePtr,
+    pub tables: TablePtrs,
+    pub num_heads: u32,
+    pub q_stride: u32,
 }
 
 /// See gpu/kv.cu.
@@ -103,18 +116,27 @@ pub(super) struct Shape {
     pub num_heads: usize,
     pub num_kv_heads: usize,
     pub head_dim: usize,
-    pub kv_type: KvType,
+    pub types: KvTypes,
+}
+
+/// Types of a layer's keys and values.
+pub(super) fn types_of(cache: &KvLayer) -> KvTypes {
+    KvTypes {
+        k: cache.k.kv_type(),
+        v: cache.v.kv_type(),
+    }
 }
 
 impl Shape {
     fn source(&self, name: &'static str, text: &'static str) -> Source {
-        let f16 = u32::from(self.kv_type == KvType::F16);
+        let number = |kv_type: KvType| (kv_type as u32).to_string();
         Source {
             name,
             text,
             defines: vec![
                 ("HEAD_DIM", self.head_dim.to_string()),
-                ("KV_F16", f16.to_string()),
+                ("K_TYPE", number(self.types.k)),
+                ("V_TYPE", number(self.types.v)),
             ],
         }
     }
@@ -135,6 +157,11 @@ impl Shape {
         source.defines.push(("GROUP", self.group().to_string()));
         source.defines.push(("TILES", tiles.to_string()));
         source
+    }
+
+    /// Whether matrix units take keys and values.
+    fn fits_units(&self) -> bool {
+        self.types.k != KvType::F32 && self.types.v != KvType::F32
     }
 
     /// See gpu/attention.cu.
@@ -222,8 +249,11 @@ impl Shape {
     /// Panics where the cache has no page of that number.
     pub(super) fn check_cache(&self, cache: &KvLayer, last_page: Option<&u32>) {
         assert!(
-            [&cache.k, &cache.v].map(|kept| kept.on_gpu().kv_type) == [self.kv_type; 2],
-            "keys and values are of one type"
+            types_of(cache) == self.types
+                && [self.types.k, self.types.v]
+                    .iter()
+                    .all(|t| t.takes(self.head_dim)),
+            "attention: types of keys and values"
         );
         let page_len = self.num_kv_heads * self.head_dim * PAGE_TOKENS;
         let num_pages = cache.k.len().min(cache.v.len()) / page_len;
@@ -246,7 +276,7 @@ impl GpuDevice {
         let arch = &self.facts().arch;
         let has_units = arch.starts_with("sm_") || arch == "host";
         match self.tiles(shape, args, longest) {
-            Some(tiles) if has_units && shape.kv_type == KvType::F16 => {
+            Some(tiles) if has_units && shape.fits_units() => {
                 let rows = (args.end_row - args.first_row) as usize;
                 let tickets = rows * shape.num_kv_heads * size_of::<u32>();
                 // Few splits are put together by whoever does the last.
@@ -305,23 +335,40 @@ impl GpuDevice {
     }
 }
 
-/// All that is launched for heads of common models; see [`crate::gpu::sources`].
+/// All that is launched for heads of common models; see [`crate::gpu::sources`]. Of types that are not plain floats pairs in which
+/// each is on either side, with as many columns as there are.
 pub(in crate::gpu) fn sources() -> Vec<Source> {
+    use KvType::{Bf16, F16, F32, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Tq3_0};
+    let shape = |[num_heads, num_kv_heads, head_dim]: [usize; 3], k, v| Shape {
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        types: KvTypes { k, v },
+    };
+    let large = [24, 4, 256];
     let mut sources = Vec::new();
-    for (num_heads, num_kv_heads, head_dim) in [(24, 4, 256), (32, 8, 128)] {
-        for kv_type in [KvType::F32, KvType::F16] {
-            let shape = Shape {
-                num_heads,
-                num_kv_heads,
-                head_dim,
-                kv_type,
-            };
+    for heads in [large, [32, 8, 128]] {
+        for kv_type in [F32, F16] {
+            let shape = shape(heads, kv_type, kv_type);
             sources.extend([shape.keys_and_values(), shape.attend()]);
-            if kv_type == KvType::F16 {
+            if shape.fits_units() {
                 sources.push(shape.combine());
                 sources.extend(TILES.map(|tiles| shape.attend_mma(tiles)));
             }
         }
     }
+    for (k, v) in [
+        (Q8_0, Q4_0),
+        (Q4_0, Tq3_0),
+        (Q5_1, Q5_0),
+        (Q4_1, Q5_1),
+        (Q5_0, Q8_0),
+        (Tq3_0, Q4_1),
+        (Bf16, Bf16),
+    ] {
+        let shape = shape(large, k, v);
+        sources.extend([shape.keys_and_values(), shape.attend_mma(TILES[3])]);
+    }
+    sources.push(shape(large, Q5_1, Tq3_0).attend());
     sources
 }

@@ -1,0 +1,343 @@
+//! Every node's query heads over what the node sees.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::buffer::KvValues;
+use crate::cpu::attention::pages::{Kept, Rows};
+use crate::cpu::attention::{Node, page_base};
+use crate::cpu::lanes::{LANES, Lanes, Op, f_exp, f_max_lane, f_sigmoid, f_sum};
+use crate::cpu::matmul::Shared;
+use crate::device::PAGE_TOKENS;
+use crate::kv::{self, Format, KvType, Side};
+
+/// A value as it is read: in f32, without rounding.
+trait Float: Copy {
+    /// # Safety
+    /// As [`Lanes`]: 16 values can be read.
+    unsafe fn load<L: Lanes>(source: *const Self) -> L::F;
+}
+
+impl Float for f32 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(source: *const Self) -> L::F {
+        L::f_load(source)
+    }
+}
+
+/// f16.
+impl Float for u16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(source: *const Self) -> L::F {
+        L::f_load_f16(source)
+    }
+}
+
+/// A thread's part: claims (node, kv head) pairs.
+pub(crate) struct Attend<'a> {
+    pub nodes: &'a [Node<'a>],
+    pub next: &'a AtomicUsize,
+    pub num_heads: usize,
+    pub num_kv_heads: usize,
+    pub head_dim: usize,
+    pub gated: bool,
+    /// Values are kept rotated.
+    pub rotated: bool,
+    pub q: &'a [f32],
+    pub k: KvValues<'a>,
+    pub v: KvValues<'a>,
+    pub out: Shared,
+}
+
+/// What a query head has gathered so far, beside its output.
+#[derive(Clone, Copy)]
+struct Head {
+    max: f32,
+    total: f32,
+    /// Scores of the run of keys at hand, then their weights.
+    scores: [f32; PAGE_TOKENS],
+    /// What everything before that run is multiplied by.
+    shrink: f32,
+}
+
+impl Head {
+    const NEW: Self = Self {
+        max: f32::NEG_INFINITY,
+        total: 0.0,
+        scores: [0.0; PAGE_TOKENS],
+        shrink: 0.0,
+    };
+
+    /// Weights of the keys in place of their scores.
+    #[inline(always)]
+    unsafe fn weigh<L: Lanes>(&mut self) {
+        let scores = &mut self.scores;
+        let s = [0, 1, 2, 3].map(|i| L::f_load(scores.as_ptr().add(i * LANES)));
+        let top = f_max_lane::<L>(L::f_max(L::f_max(s[0], s[1]), L::f_max(s[2], s[3])));
+        let new_max = self.max.max(top);
+        // `e^-inf` is wanted where nothing came before.
+        self.shrink = if self.max == f32::NEG_INFINITY {
+            0.0
+        } else {
+            (self.max - new_max).exp()
+        };
+        self.max = new_max;
+        let p = s.map(|s| f_exp::<L>(L::f_sub(s, L::f_splat(new_max))));
+        for (i, &p) in p.iter().enumerate() {
+            L::f_store(scores.as_mut_ptr().add(i * LANES), p);
+        }
+        let sum = f_sum::<L>(L::f_add(L::f_add(p[0], p[1]), L::f_add(p[2], p[3])));
+        self.total = self.total.mul_add(self.shrink, sum);
+    }
+}
+
+/// Memory of a thread: heads of a group, and room for what is not read in place.
+struct Room {
+    heads: Vec<Head>,
+    keys: Vec<f32>,
+    /// \[PAGE_TOKENS, D\].
+    values: Vec<f32>,
+}
+
+impl Op for Attend<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let page = PAGE_TOKENS * self.head_dim;
+        let mut room = Room {
+            heads: vec![Head::NEW; self.num_heads / self.num_kv_heads],
+            keys: vec![0.0; self.keys().room(page)],
+            values: vec![0.0; self.values().room(page)],
+        };
+        loop {
+            let item = self.next.fetch_add(1, Ordering::Relaxed);
+            if item >= self.nodes.len() * self.num_kv_heads {
+                return;
+            }
+            let node = &self.nodes[item / self.num_kv_heads];
+            self.group::<L>(node, item % self.num_kv_heads, &mut room);
+        }
+    }
+}
+
+/// Where a node finds a run of keys: indices `first..first + count`, of which it sees those from `skip` on.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    node: &'a Node<'a>,
+    first: usize,
+    skip: usize,
+    count: usize,
+}
+
+impl Run<'_> {
+    fn slot(&self, i: usize) -> usize {
+        let index = self.first + i;
+        match &self.node.path {
+            Some((committed, slots)) if index >= *committed => slots[index - committed] as usize,
+            _ => index,
+        }
+    }
+
+    fn is_in_place(&self) -> bool {
+        match &self.node.path {
+            Some((committed, _)) => self.first + self.count <= *committed,
+            None => true,
+        }
+    }
+}
+
+impl Attend<'_> {
+    fn kept<'a>(&self, side: Side, units: KvValues<'a>) -> Kept<'a> {
+        Kept {
+            format: Format {
+                kv_type: units.kv_type(),
+                side,
+                head_dim: self.head_dim,
+            },
+            units,
+        }
+    }
+
+    fn keys(&self) -> Kept<'_> {
+        self.kept(Side::Keys, self.k)
+    }
+
+    fn values(&self) -> Kept<'_> {
+        self.kept(Side::Values, self.v)
+    }
+
+    /// A query head of a node, and its gate if there is one.
+    fn query(&self, node: &Node<'_>, head: usize) -> &[f32] {
+        let stride = self.head_dim * if self.gated { 2 } else { 1 };
+        &self.q[(node.row * self.num_heads + head) * stride..][..stride]
+    }
+
+    fn out_at(&self, node: &Node<'_>, head: usize) -> *mut f32 {
+        self.out
+            .at((node.row * self.num_heads + head) * self.head_dim)
+    }
+
+    /// Attends for all query heads of a key head, which read the same keys and values.
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(&self, node: &Node<'_>, kv_head: usize, room: &mut Room) {
+        let first_head = kv_head * room.heads.len();
+        for i in 0..room.heads.len() {
+            room.heads[i] = Head::NEW;
+            let out = self.out_at(node, first_head + i);
+            for d in 0..self.head_dim / LANES {
+                L::f_store(out.add(d * LANES), L::f_splat(0.0));
+            }
+        }
+        for block in node.seen.start / PAGE_TOKENS..node.seen.end.div_ceil(PAGE_TOKENS) {
+            let first = block * PAGE_TOKENS;
+            let run = Run {
+                node,
+                first,
+                // Keys of this block that have left the window.
+                skip: node.seen.start.saturating_sub(first),
+                count: (node.seen.end - first).min(PAGE_TOKENS),
+            };
+            self.score::<L>(run, kv_head, room);
+            for head in &mut room.heads {
+                head.scores[..run.skip].fill(f32::NEG_INFINITY);
+                head.scores[run.count..].fill(f32::NEG_INFINITY);
+                head.weigh::<L>();
+            }
+            self.mix::<L>(run, kv_head, room);
+        }
+        for (i, head) in room.heads.iter().enumerate() {
+            self.finish::<L>(node, first_head + i, head.total);
+        }
+    }
+
+    /// Scores of a run of keys for all heads.
+    #[inline(always)]
+    unsafe fn score<L: Lanes>(&self, run: Run<'_>, kv_head: usize, room: &mut Room) {
+        let (kept, node) = (self.keys(), run.node);
+        let first_head = kv_head * room.heads.len();
+        let base = |slot| page_base(kept.format, node.pages, slot, kv_head, self.num_kv_heads);
+        if run.is_in_place() {
+            let keys = kept.keys::<L>(base(run.first), &mut room.keys);
+            for (i, head) in room.heads.iter_mut().enumerate() {
+                let q = self.query(node, first_head + i);
+                self.score_page::<L>(keys, q, &mut head.scores);
+            }
+            return;
+        }
+        // Slots ascend along a path, so each page is scored once.
+        let mut i = run.skip;
+        while i < run.count {
+            let page = run.slot(i) / PAGE_TOKENS;
+            let end = (i..run.count).find(|&i| run.slot(i) / PAGE_TOKENS != page);
+            let end = end.unwrap_or(run.count);
+            let keys = kept.keys::<L>(base(run.slot(i)), &mut room.keys);
+            for (number, head) in room.heads.iter_mut().enumerate() {
+                let mut scores = [0.0; PAGE_TOKENS];
+                let q = self.query(node, first_head + number);
+                self.score_page::<L>(keys, q, &mut scores);
+                for i in i..end {
+                    head.scores[i] = scores[run.slot(i) % PAGE_TOKENS];
+                }
+            }
+            i = end;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn score_page<L: Lanes>(&self, keys: Rows, q: &[f32], scores: &mut [f32; PAGE_TOKENS]) {
+        match keys {
+            Rows::F32(keys) => self.score_floats::<L, f32>(keys, q, scores),
+            Rows::F16(keys) => self.score_floats::<L, u16>(keys, q, scores),
+        }
+    }
+
+    /// Scaled products of `q` with all keys of a page: each lane sums over D as a loop of fused multiply-adds would.
+    #[inline(always)]
+    unsafe fn score_floats<L: Lanes, E: Float>(
+        &self,
+        keys: *const E,
+        q: &[f32],
+        scores: &mut [f32; PAGE_TOKENS],
+    ) {
+        let dim = self.head_dim;
+        let scale = L::f_splat(1.0 / (dim as f32).sqrt());
+        let mut sums = [L::f_splat(0.0); PAGE_TOKENS / LANES];
+        for (d, &q) in q.iter().enumerate().take(dim) {
+            let q = L::f_splat(q);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = L::f_fma(q, E::load::<L>(keys.add(d * PAGE_TOKENS + i * LANES)), *sum);
+            }
+        }
+        for (i, &sum) in sums.iter().enumerate() {
+            L::f_store(scores.as_mut_ptr().add(i * LANES), L::f_mul(sum, scale));
+        }
+    }
+
+    /// Adds the weighted values of a run of keys to the outputs of all heads.
+    #[inline(always)]
+    unsafe fn mix<L: Lanes>(&self, run: Run<'_>, kv_head: usize, room: &mut Room) {
+        let (kept, node, dim) = (self.values(), run.node, self.head_dim);
+        let mut floats = [std::ptr::null::<f32>(); PAGE_TOKENS];
+        let mut halves = [std::ptr::null::<u16>(); PAGE_TOKENS];
+        for i in run.skip..run.count {
+            let slot = run.slot(i);
+            let base = page_base(kept.format, node.pages, slot, kv_head, self.num_kv_heads);
+            let room = match room.values.is_empty() {
+                true => &mut [],
+                false => &mut room.values[i * dim..][..dim],
+            };
+            match kept.values::<L>(base, slot % PAGE_TOKENS, room) {
+                Rows::F32(row) => floats[i] = row,
+                Rows::F16(row) => halves[i] = row,
+            }
+        }
+        let first_head = kv_head * room.heads.len();
+        let seen = run.skip..run.count;
+        for (i, head) in room.heads.iter().enumerate() {
+            let out = self.out_at(node, first_head + i);
+            match kept.format.kv_type {
+                KvType::F16 => self.mix_rows::<L, u16>(&halves[seen.clone()], head, run, out),
+                _ => self.mix_rows::<L, f32>(&floats[seen.clone()], head, run, out),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mix_rows<L: Lanes, E: Float>(
+        &self,
+        rows: &[*const E],
+        head: &Head,
+        run: Run<'_>,
+        out: *mut f32,
+    ) {
+        let weights = &head.scores[run.skip..run.count];
+        for d in (0..self.head_dim).step_by(LANES) {
+            let mut acc = L::f_mul(L::f_load(out.add(d)), L::f_splat(head.shrink));
+            for (row, &weight) in rows.iter().zip(weights) {
+                acc = L::f_fma(L::f_splat(weight), E::load::<L>(row.add(d)), acc);
+            }
+            L::f_store(out.add(d), acc);
+        }
+    }
+
+    /// Divides by the sum of the weights, takes the values' rotation back, and applies the gate.
+    #[inline(always)]
+    unsafe fn finish<L: Lanes>(&self, node: &Node<'_>, head: usize, total: f32) {
+        let (dim, q, out) = (
+            self.head_dim,
+            self.query(node, head),
+            self.out_at(node, head),
+        );
+        for d in (0..dim).step_by(LANES) {
+            let value = L::f_div(L::f_load(out.add(d)), L::f_splat(total));
+            L::f_store(out.add(d), value);
+        }
+        if self.rotated {
+            kv::rotate_back(std::slice::from_raw_parts_mut(out, dim));
+        }
+        if self.gated {
+            for d in (0..dim).step_by(LANES) {
+                let gate = f_sigmoid::<L>(L::f_load(q.as_ptr().add(dim + d)));
+                L::f_store(out.add(d), L::f_mul(L::f_load(out.add(d)), gate));
+            }
+        }
+    }
+}

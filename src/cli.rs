@@ -288,6 +288,8 @@ pub(crate) enum ProbeCommand {
     },
     /// What a draft says after a context: `draft_logits` `[block - 1, vocab]`, as safetensors.
     Draft(ProbeDraftArgs),
+    /// How well a model expects a text, and how far its logits with `--cache-type-k` and `--cache-type-v` are from those with f32.
+    Perplexity(ProbePerplexityArgs),
     /// The draft tree that logits make: `{"tokens": [...], "depths": [...], "parents": [-1, ...]}`, as JSON. Parents count
     /// the root as node 0 and begin with it.
     Tree {
@@ -329,6 +331,18 @@ pub(crate) enum ProbeCommand {
         #[arg(long)]
         chat_template_file: Option<PathBuf>,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProbePerplexityArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Text to read, in UTF-8.
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens of it to read at most. Logits of all are held in memory.
+    #[arg(long, default_value_t = 2048, value_name = "N")]
+    pub max_tokens: usize,
 }
 
 #[derive(Debug, Args)]

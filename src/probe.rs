@@ -2,6 +2,7 @@
 
 mod compress;
 mod draft;
+mod perplexity;
 mod tree;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
             out,
         } => target(model, tokens, features, out),
         ProbeCommand::Draft(args) => draft::run(args),
+        ProbeCommand::Perplexity(args) => perplexity::run(args),
         ProbeCommand::Tree {
             logits,
             tensor,

@@ -89,6 +89,7 @@ impl Bench {
             pages: &pages,
             state_index: 0,
             advance: false,
+            window: None,
         }];
         let step = Step {
             tokens: &[],

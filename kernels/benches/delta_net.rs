@@ -98,6 +98,7 @@ impl Bench {
                     pages: &[],
                     state_index: 0,
                     advance,
+                    window: None,
                 }],
                 out: &mut self.out,
             });

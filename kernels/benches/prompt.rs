@@ -91,6 +91,7 @@ impl Bench {
                 pages: &self.pages,
                 state_index: 0,
                 advance: true,
+                window: None,
             }];
             let attention = AttentionArgs {
                 num_heads: HEADS,

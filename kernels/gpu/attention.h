@@ -42,11 +42,11 @@ struct AttendArgs {
 
 // What a row sees of its sequence.
 DEVICE Places seen_by(const Row& row, u32 window, u32 causal) {
-    if (window == 0) return {0, row.seen_end};
+    if (window == 0) return {row.seen_first, row.seen_end};
     u32 first = row.place + 1 > window ? row.place + 1 - window : 0;
     u32 after = causal ? 0 : window - 1;
     u32 end = after < 0xffffffffu - 1 - row.place ? row.place + after + 1 : 0xffffffffu;
-    return {first, smaller(end, row.seen_end)};
+    return {larger(first, row.seen_first), smaller(end, row.seen_end)};
 }
 // What it sees of a split; empty where `first >= end`.
 DEVICE Places seen_of_split(const Row& row, u32 window, u32 causal, u32 split) {

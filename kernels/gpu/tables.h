@@ -20,6 +20,8 @@ struct Row {
     u32 path;
     // Row of its parent; NONE: the committed state.
     u32 parent_row;
+    // The first place that it sees.
+    u32 seen_first;
 };
 
 struct Segment {

@@ -168,6 +168,8 @@ pub struct Segment<'a> {
     pub state_index: usize,
     /// The nodes are a chain that is accepted already: recurrent states move along with it.
     pub advance: bool,
+    /// Places that a node's attention sees at most, the last of them its own; `None`: all. Windows of layers are beside this.
+    pub window: Option<usize>,
 }
 
 /// Which nodes of its own segment a node sees. Committed slots are seen by all.

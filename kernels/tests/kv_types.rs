@@ -66,6 +66,7 @@ fn attend(device: &dyn Device, kv_type: KvType, len: usize) -> Vec<f32> {
                 pages: &pages,
                 state_index: 0,
                 advance: false,
+                window: None,
             }],
             visibility: Visibility::Ancestors,
             window: None,

@@ -87,6 +87,11 @@ pub(crate) struct TargetArgs {
     #[arg(long, env = "TANDEM_CACHE_TYPE_V", value_name = "TYPE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_type_v: Option<String>,
+    /// Positions of a context that full attention sees while an answer is computed; its prompt is read whole. Quicker in a long
+    /// context and lossy: what lies further back, instructions and tools among it, is forgotten; 0: all [default: 0].
+    #[arg(long, env = "TANDEM_FA_WINDOW", value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fa_window: Option<usize>,
     /// Sequences decoded at a time; each has room for the whole context [default: 8].
     #[arg(long, env = "TANDEM_PARALLEL", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -51,6 +51,9 @@ pub struct Config {
     /// The same of values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_type_v: Option<String>,
+    /// Positions that full attention sees of a context while an answer is computed, its prompt is read whole; 0: all. Quicker in
+    /// a long context, and lossy: what lies further back is forgotten, instructions and tools among it.
+    pub fa_window: usize,
     /// Sequences decoded at a time. Each has room for `ctx_size` tokens.
     pub parallel: usize,
     /// Requests that may wait for a place; one more is answered with 429.
@@ -98,6 +101,7 @@ impl Default for Config {
             ctx_size: 0,
             cache_type_k: None,
             cache_type_v: None,
+            fa_window: 0,
             parallel: 8,
             queue_len: 64,
             prefill_chunk: 128,
@@ -130,6 +134,11 @@ impl Config {
             ensure!(value > 0, "{key} is 0, expected at least 1");
         }
         self.check_split()?;
+        ensure!(
+            self.fa_window == 0 || self.devices.len() < 2,
+            "fa-window is {}, expected 0 where the target is split over devices",
+            self.fa_window
+        );
         self.speculation()?;
         Ok(())
     }

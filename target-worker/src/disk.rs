@@ -63,6 +63,7 @@ fn fingerprint(file: &GgufFile, model: &Model) -> Result<Fingerprint> {
     maker.add(model.device().arithmetic());
     maker.add(format!("{:?}", model.config()));
     maker.add(format!("{:?}", model.cache().shape()));
+    maker.add(format!("{:?}", model.decode_window()));
     maker.add(file.file_len().to_le_bytes());
     for (key, value) in file.metadata().iter() {
         maker.add(key);

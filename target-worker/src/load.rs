@@ -118,6 +118,9 @@ pub(crate) fn start_engine(
         );
     }
     let draft_nodes = sizes.speculation.max_rows();
+    if config.fa_window > 0 {
+        model.set_decode_window(Some(config.fa_window))?;
+    }
     model.warm_up(draft_nodes).context("the first step")?;
     let description = ModelDescription {
         name: name(file),

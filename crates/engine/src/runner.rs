@@ -148,6 +148,8 @@ impl Runner {
         let pages = self.pages(&waiting.request);
         match self.sequence_for(&waiting.request) {
             Ok((id, marks)) => {
+                let prompt_len = waiting.request.prompt.len();
+                self.model.begin_decoding(id, prompt_len);
                 let new_tokens = new_tokens_limit(&waiting.request, self.context_length);
                 let place = Place { id, pages };
                 let mut drafting = self.speculator.start(waiting.request.speculation);

@@ -42,10 +42,11 @@ impl Shadows {
         }
         let mut shadow = match self.sequences.get(&sequence.place.id) {
             Some(shadow) => *shadow,
-            None => Shadow {
-                id: model.create_sequence()?,
-                fed: 0,
-            },
+            None => {
+                let id = model.create_sequence()?;
+                model.begin_decoding(id, sequence.prompt_len());
+                Shadow { id, fed: 0 }
+            }
         };
         // Before it is fed: a step that fails must not lose it.
         self.sequences.insert(sequence.place.id, shadow);

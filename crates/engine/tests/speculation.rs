@@ -176,6 +176,35 @@ async fn the_same_holds_of_keys_and_values_that_are_codes() {
     }
 }
 
+/// A window makes other answers, with a draft or without the same ones, and leaves prompts alone.
+#[tokio::test]
+async fn a_window_of_attention_forgets_the_same_whoever_proposes() {
+    let requests = requests();
+    let stand = |config: EngineConfig| {
+        let gate = Arc::new(Gate::default());
+        let mut model = load(config, &gate);
+        model.set_decode_window(Some(12)).unwrap();
+        start_with(model, config, gate)
+    };
+    let (all_seen, _) = plain(&requests).await;
+    let expected = all(&stand(CONFIG), &requests).await;
+    let differs = |(a, b): (&Answer, &Answer)| a.ids()[0] == b.ids()[0] && a.ids() != b.ids();
+    assert!(expected.iter().zip(&all_seen).any(differs));
+    let config = EngineConfig {
+        verify_lossless: true,
+        ..config(SpeculationMode::Tree, 16)
+    };
+    let speculating = stand(config);
+    let texts = texts(&requests, &expected);
+    let (draft, _) = Scripted::new(Behaviour::Answers { right: 6 }, texts);
+    let _lease = speculating.handle.set_drafter(Box::new(draft));
+    let answers = all(&speculating, &requests).await;
+    same(&answers, &expected, "through a window");
+    let stats = speculating.handle.stats().speculation;
+    assert!(stats.rounds > 0 && stats.checked_tokens > 0, "{stats:?}");
+    assert_eq!(stats.mismatched_tokens, 0);
+}
+
 #[tokio::test]
 async fn a_chain_that_is_right_saves_the_steps_that_it_can() {
     let requests = [request(&FIBONACCI, 33)];

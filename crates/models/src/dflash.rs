@@ -407,6 +407,7 @@ impl DraftModel {
             pages: &[],
             state_index: 0,
             advance: false,
+            window: None,
         })
     }
 

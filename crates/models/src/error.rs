@@ -287,6 +287,9 @@ pub enum ModelError {
     /// The state of a sequence lies in several stages.
     #[error("a model that is split over devices takes no snapshots")]
     SplitSnapshot,
+    /// Rows of a split model would see further in some layers than in others.
+    #[error("a model that is split over devices takes no window of attention")]
+    SplitWindow,
     /// Commit without a verified segment in the last batch.
     #[error("the last batch holds no verified segment of this sequence")]
     NothingToCommit,

@@ -25,6 +25,7 @@ mod scorer;
 mod stage;
 mod tensor_file;
 mod weights;
+mod window;
 
 pub use batch::{Answer, Batch, BatchSegment, LogitsRow, LogitsWanted, Output};
 pub use dflash::{

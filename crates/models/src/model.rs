@@ -17,6 +17,7 @@ use crate::hparams::ModelConfig;
 use crate::memory::WARM_UP_ROWS;
 use crate::plan::Plan;
 use crate::stage::{EarlierLayers, StageOutput};
+use crate::window::DecodeWindow;
 
 /// A segment that waits for its commit.
 #[derive(Debug)]
@@ -40,6 +41,7 @@ pub struct Model {
     decoder: Decoder,
     cache: Cache,
     pending: HashMap<SequenceId, Pending>,
+    window: DecodeWindow,
     max_batch_rows: usize,
 }
 
@@ -70,6 +72,7 @@ impl Model {
             decoder,
             cache,
             pending: HashMap::new(),
+            window: DecodeWindow::default(),
             max_batch_rows,
         }
     }
@@ -128,6 +131,7 @@ impl Model {
             &self.config,
             self.stage.end,
             &mut self.cache,
+            &self.window,
             self.max_batch_rows,
         )?;
         self.captured.clone_from(&batch.capture_layers);

@@ -8,6 +8,7 @@ use kv_cache::{Cache, CacheError, SequenceId};
 use crate::batch::{Batch, BatchSegment, LogitsRow};
 use crate::error::ModelError;
 use crate::hparams::ModelConfig;
+use crate::window::DecodeWindow;
 
 /// One segment, with everything the device asks for.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(crate) struct PlannedSegment {
     pub first_row: usize,
     pub parents: Vec<i32>,
     pub advance: bool,
+    window: Option<usize>,
     committed_len: usize,
     pages: Vec<u32>,
     state_index: usize,
@@ -43,6 +45,7 @@ impl Plan {
         config: &ModelConfig,
         end: usize,
         cache: &mut Cache,
+        window: &DecodeWindow,
         max_rows: usize,
     ) -> Result<Self, ModelError> {
         check_batch(batch, config, end, max_rows)?;
@@ -77,7 +80,8 @@ impl Plan {
         let mut plan = Self::default();
         for ((number, segment), parents) in batch.segments.iter().enumerate().zip(parents) {
             cache.reserve(segment.sequence, segment.tokens.len())?;
-            plan.push(number, segment, parents, cache)?;
+            let window = window.of(segment.sequence, cache.len(segment.sequence)?);
+            plan.push(number, segment, parents, window, cache)?;
         }
         Ok(plan)
     }
@@ -87,6 +91,7 @@ impl Plan {
         number: usize,
         segment: &BatchSegment,
         parents: Vec<i32>,
+        window: Option<usize>,
         cache: &Cache,
     ) -> Result<(), ModelError> {
         let first_row = self.tokens.len();
@@ -109,6 +114,7 @@ impl Plan {
             first_row,
             parents,
             advance: segment.advance,
+            window,
             committed_len: cache.len(segment.sequence)?,
             pages: cache.pages(segment.sequence)?.to_vec(),
             state_index: cache.state_index(segment.sequence)?,
@@ -138,6 +144,7 @@ impl Plan {
                 pages: &segment.pages,
                 state_index: segment.state_index,
                 advance: segment.advance,
+                window: segment.window,
             })
             .collect()
     }

@@ -214,4 +214,8 @@ fn what_a_stage_cannot_do_it_refuses() {
         split.snapshot(sequence),
         Err(ModelError::SplitSnapshot)
     ));
+    assert!(matches!(
+        split.set_decode_window(Some(8)),
+        Err(ModelError::SplitWindow)
+    ));
 }

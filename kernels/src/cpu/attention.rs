@@ -46,15 +46,17 @@ pub(crate) fn nodes<'a>(
     out
 }
 
-/// Indices that the node at index `at` sees of the `end` that there are.
-fn seen(at: usize, end: usize, window: Option<Window>) -> Range<usize> {
-    match window {
+/// Indices that the node at index `at` sees of the `end` that there are, of its segment's window the `most` before it.
+fn seen(at: usize, end: usize, window: Option<Window>, most: Option<usize>) -> Range<usize> {
+    let first = most.map_or(0, |most| (at + 1).saturating_sub(most));
+    let seen = match window {
         None => 0..end,
         Some(Window { tokens, causal }) => {
             let last = if causal { 0 } else { tokens - 1 };
             (at + 1).saturating_sub(tokens)..at.saturating_add(last).saturating_add(1).min(end)
         }
-    }
+    };
+    seen.start.max(first)..seen.end
 }
 
 /// Nodes of which each sees all others.
@@ -65,7 +67,7 @@ fn push_block<'a>(out: &mut Vec<Node<'a>>, segment: &Segment<'a>, window: Option
             row: segment.first_row + i,
             position: segment.first_position + at,
             pages: segment.pages,
-            seen: seen(at, end, window),
+            seen: seen(at, end, window, segment.window),
             path: None,
         });
     }
@@ -97,7 +99,7 @@ fn push_tree<'a>(out: &mut Vec<Node<'a>>, segment: &Segment<'a>, window: Option<
             row: segment.first_row + i,
             position: segment.first_position + at,
             pages: segment.pages,
-            seen: seen(at, at + 1, window),
+            seen: seen(at, at + 1, window, segment.window),
             path,
         });
     }

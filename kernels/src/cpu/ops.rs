@@ -520,6 +520,7 @@ impl Device for CpuDevice {
             pages: &[],
             state_index: args.state_index,
             advance: true,
+            window: None,
         }];
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         for layer in args.layers {

@@ -27,6 +27,7 @@ pub(crate) struct Row {
     pub seen_end: u32,
     pub path: u32,
     pub parent_row: u32,
+    pub seen_first: u32,
 }
 
 /// A row that belongs to no segment.
@@ -37,6 +38,7 @@ const UNUSED: Row = Row {
     seen_end: 0,
     path: NONE,
     parent_row: NONE,
+    seen_first: 0,
 };
 
 /// See gpu/tables.h.
@@ -105,6 +107,7 @@ impl HostTables {
             pages: &[],
             state_index,
             advance: true,
+            window: None,
         };
         let mut tables = Self::new(&[segment], Visibility::Ancestors);
         let num_rows = rows.iter().map(|row| row + 1).max().unwrap_or(0);
@@ -146,6 +149,9 @@ impl HostTables {
             } else {
                 place + 1
             };
+            let seen_first = segment
+                .window
+                .map_or(0, |most| (place + 1).saturating_sub(most));
             self.rows[segment.first_row + node] = Row {
                 segment: number,
                 place: place as u32,
@@ -153,6 +159,7 @@ impl HostTables {
                 seen_end: seen_end as u32,
                 path,
                 parent_row: parent_node.map_or(NONE, |parent| (segment.first_row + parent) as u32),
+                seen_first: seen_first as u32,
             };
         }
         let used_pages = (segment.committed_len + nodes).div_ceil(PAGE_TOKENS);

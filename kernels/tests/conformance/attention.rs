@@ -127,6 +127,7 @@ impl<'a> Layer<'a> {
                 pages,
                 state_index: 0,
                 advance: false,
+                window: None,
             });
             first_row += part.rows.len();
         }
@@ -196,6 +197,7 @@ impl<'a> Layer<'a> {
                 pages: &Self::pages(sequence),
                 state_index: 0,
                 advance: false,
+                window: None,
             }],
         });
     }

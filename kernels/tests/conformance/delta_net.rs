@@ -109,6 +109,7 @@ impl<'a> Layer<'a> {
                 pages: &[],
                 state_index: part.sequence,
                 advance: part.advance,
+                window: None,
             });
             first_row += part.rows.len();
         }

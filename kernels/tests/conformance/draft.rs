@@ -73,6 +73,8 @@ struct Layer<'a> {
     model: &'a AttentionModel,
     cache: KvLayer,
     pages: Vec<Vec<u32>>,
+    /// Of segments.
+    window: Option<usize>,
 }
 
 impl<'a> Layer<'a> {
@@ -96,6 +98,7 @@ impl<'a> Layer<'a> {
                         .collect()
                 })
                 .collect(),
+            window: None,
         }
     }
 
@@ -131,6 +134,7 @@ impl<'a> Layer<'a> {
                 pages: &self.pages[s],
                 state_index: 0,
                 advance: true,
+                window: None,
             }],
         });
     }
@@ -173,6 +177,7 @@ impl<'a> Layer<'a> {
                 pages: &self.pages[s],
                 state_index: 0,
                 advance: false,
+                window: self.window,
             })
             .collect();
         let width = self.model.num_heads * self.model.head_dim;
@@ -333,6 +338,17 @@ fn windows_over_trees_are_those_over_their_paths() {
                     "{window:?}, node {node} on {}",
                     device.name()
                 );
+            }
+            // The segment's own window gives the same.
+            if let Some(Window {
+                tokens,
+                causal: true,
+            }) = window
+            {
+                layer.window = Some(tokens);
+                let of = [(0, 61, 500)];
+                let got = layer.segments(&of, TREE, &nodes, Visibility::Ancestors, None);
+                assert!(same_bits(&got, &together), "{tokens} on {}", device.name());
             }
         }
     }

@@ -226,6 +226,7 @@ impl Prompt {
                         pages: &pages,
                         state_index: 0,
                         advance: true,
+                        window: None,
                     }],
                     visibility: Visibility::Ancestors,
                     window: None,

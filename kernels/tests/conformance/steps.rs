@@ -21,6 +21,7 @@ fn a_step_that_cannot_be_recorded_is_done_piece_by_piece() {
             pages: &[0],
             state_index: 0,
             advance: true,
+            window: None,
         };
         let step = Step {
             tokens: &[1],

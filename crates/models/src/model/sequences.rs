@@ -31,6 +31,31 @@ impl Model {
         Ok(fork)
     }
 
+    /// Lets rows after a prompt attend to no more than so many positions, the last of them their own: quicker in a long
+    /// context, and another model's answers. `None`: to all.
+    ///
+    /// # Errors
+    /// The model is split: earlier layers would not know.
+    pub fn set_decode_window(&mut self, tokens: Option<usize>) -> Result<(), ModelError> {
+        if tokens.is_some() && self.earlier.is_some() {
+            return Err(ModelError::SplitWindow);
+        }
+        self.window.set(tokens);
+        Ok(())
+    }
+
+    /// What was said to [`Model::set_decode_window`].
+    #[must_use]
+    pub fn decode_window(&self) -> Option<usize> {
+        self.window.tokens()
+    }
+
+    /// Says how many tokens of a sequence are its prompt, behind which the window of [`Model::set_decode_window`] begins. A
+    /// sequence of which nothing is said is all prompt.
+    pub fn begin_decoding(&mut self, sequence: SequenceId, prompt_len: usize) {
+        self.window.begin(sequence, prompt_len);
+    }
+
     /// Gives a sequence back.
     ///
     /// # Errors
@@ -38,6 +63,7 @@ impl Model {
     pub fn free_sequence(&mut self, sequence: SequenceId) -> Result<(), ModelError> {
         self.cache.free(sequence)?;
         self.pending.remove(&sequence);
+        self.window.forget(sequence);
         if let Some(earlier) = &mut self.earlier {
             earlier.free_sequence(sequence)?;
         }

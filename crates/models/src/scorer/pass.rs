@@ -177,6 +177,7 @@ impl Graph {
             pages: &prompt.pages,
             state_index: 0,
             advance: true,
+            window: None,
         }];
         let mixing = attention.mixing(&self.config, &self.rope, &mut prompt.kv, &segments, s);
         device.sparse_attention(SparseAttentionArgs {

@@ -11,6 +11,7 @@ fn segment(parents: &[i32], committed_len: usize) -> Segment<'_> {
         pages: &[3, 5],
         state_index: 0,
         advance: false,
+        window: None,
     }
 }
 

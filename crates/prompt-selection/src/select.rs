@@ -22,8 +22,8 @@ pub struct SelectOptions<'a> {
     pub keep_ratio: f64,
     /// Kept token by token, in any order.
     pub protected: &'a [Range<usize>],
-    /// No more chunks are kept than the budget says: head and tail have half of it, anchors compete for the rest before
-    /// all other chunks. Otherwise head and tail have all but one chunk of a small budget, and anchors come on top of it.
+    /// No more chunks are kept than the budget says: head and tail have half of it, the most telling anchors half of the
+    /// rest. Otherwise head and tail have all but one chunk of a small budget, and anchors come on top of it.
     pub within_budget: bool,
 }
 
@@ -83,13 +83,11 @@ pub fn select(tokens: &[u32], importance: &[f32], options: &SelectOptions<'_>) -
     };
     (0..head).for_each(|chunk| choice.keep(chunk));
     (num_chunks - tail..num_chunks).for_each(|chunk| choice.keep(chunk));
-    let Anchors { hits, around } = anchors::find(tokens, num_chunks);
-    for anchors in [hits, around] {
-        if options.within_budget {
-            choice.keep_best(anchors);
-        } else {
-            anchors.into_iter().for_each(|chunk| choice.keep(chunk));
-        }
+    let Anchors { all, ranked } = anchors::find(tokens, num_chunks);
+    if options.within_budget {
+        choice.keep_first(&ranked, choice.left.div_ceil(2));
+    } else {
+        all.into_iter().for_each(|chunk| choice.keep(chunk));
     }
     choice.keep_best((0..num_chunks).collect());
     selection(&choice.is_kept, &protection, tokens.len())
@@ -118,6 +116,17 @@ impl Choice {
         if !std::mem::replace(&mut self.is_kept[chunk], true) {
             self.left = self.left.saturating_sub(1);
         }
+    }
+
+    /// The first of `chunks` that are not kept yet, at most `most`.
+    fn keep_first(&mut self, chunks: &[usize], most: usize) {
+        let news: Vec<usize> = chunks
+            .iter()
+            .copied()
+            .filter(|&chunk| !self.is_kept[chunk])
+            .take(most.min(self.left))
+            .collect();
+        news.into_iter().for_each(|chunk| self.keep(chunk));
     }
 
     /// The best of `chunks`, up to the budget; of equal ones the first.

@@ -105,24 +105,26 @@ fn anchors_come_on_top_of_the_budget_or_out_of_it() {
     // Two: the tail and one more.
     check(0.05, false, &[8, 9, 10, 11, 12, 39]);
     check(0.05, true, &[10, 39]);
-    // Four, two of them of the tail: the place, and the best beside it.
-    check(0.1, true, &[10, 12, 38, 39]);
+    // Four, two of them of the tail: the place, and the best of all.
+    check(0.1, true, &[10, 20, 38, 39]);
     // Eight, four of them at the ends; beyond the budget seven.
-    check(0.2, true, &[0, 8, 9, 10, 12, 37, 38, 39]);
+    check(0.2, true, &[0, 9, 10, 12, 20, 37, 38, 39]);
     check(0.2, false, &[0, 8, 9, 10, 11, 12, 34, 35, 36, 37, 38, 39]);
 }
 
 #[test]
-fn within_the_budget_the_place_itself_goes_before_what_stands_beside_it() {
-    let mut choice = Choice {
-        is_kept: vec![false; 5],
-        values: vec![9.0, 1.0, 2.0, 8.0, 7.0],
-        left: 2,
+fn the_first_that_are_not_kept_yet_are_taken_up_to_a_number_and_the_budget() {
+    let choice = |left, most| {
+        let mut choice = Choice {
+            is_kept: vec![true, false, false, false, false],
+            values: vec![0.0; 5],
+            left,
+        };
+        choice.keep_first(&[0, 3, 1, 4], most);
+        choice.is_kept
     };
-    choice.keep_best(vec![2]);
-    choice.keep_best(vec![1, 3]);
-    choice.keep_best(vec![0, 4]);
-    assert_eq!(choice.is_kept, [false, false, true, true, false]);
+    assert_eq!(choice(9, 2), [true, true, false, true, false]);
+    assert_eq!(choice(1, 2), [true, false, false, true, false]);
 }
 
 #[test]
@@ -210,7 +212,7 @@ proptest! {
             .collect();
         let budget = ((open.len() as f64 * keep_ratio) as usize).max(1);
         let anchors = anchors::find(&tokens, chunks().count());
-        let is_anchor = |chunk: &usize| anchors.hits.contains(chunk) || anchors.around.contains(chunk);
+        let is_anchor = |chunk: &usize| anchors.all.contains(chunk);
         let chosen: Vec<usize> = kept.chunks.iter().copied().filter(|chunk| open.contains(chunk)).collect();
         if within_budget {
             prop_assert_eq!(chosen.len(), budget.min(open.len()));

@@ -90,15 +90,21 @@ pub(crate) fn prefill_worker(args: &PrefillWorkerArgs) -> Result<()> {
 pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
     end_with(args.common.supervisor_pid)?;
     let settings: router::Settings = config::load(args.common.config.as_deref(), "router", args)?;
+    let gives_way = args.router.lazy_draft || settings.draft_gives_way()?;
     let file = session::open(settings.model.as_deref())?;
     in_runtime(2, async {
         let shutdown = service::cancel_on_signal()?;
         let target = TargetClient::new(&settings.target)?;
         let draft = settings.draft.as_ref().map(DraftClient::new).transpose()?;
+        let gives_way = draft.clone().filter(|_| gives_way);
         let drafts = draft.map(|draft| Drafts::new(target.clone(), draft));
         let prefill = settings.prefill.as_ref().map(|endpoint| {
             let drafter = session::open_drafter(settings.prefill_drafter.as_deref())?;
-            Prefill::new(PrefillClient::new(endpoint)?, &drafter)
+            let prefill = Prefill::new(PrefillClient::new(endpoint)?, &drafter)?;
+            anyhow::Ok(match gives_way {
+                Some(draft) => prefill.in_turn_with(draft),
+                None => prefill,
+            })
         });
         let prefill = prefill.transpose()?;
         let listener = tokio::net::TcpListener::bind(&settings.listen)

@@ -69,6 +69,10 @@ impl SetConfig {
             config::load(file, "target-worker", &target_flags)?;
         let draft_worker: draft_worker::Config = config::load(file, "draft-worker", &draft_flags)?;
         let mut router: router::Settings = config::load(file, "router", &router_flags)?;
+        if args.router.lazy_draft {
+            "request-scoped".clone_into(&mut router.draft_residency);
+        }
+        router.draft_gives_way()?;
         stages::complete(&mut target_worker, dir)?;
         let socket = Endpoint::Unix(dir.join("target.sock"));
         target_worker.listen = socket.clone();

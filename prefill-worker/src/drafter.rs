@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use gguf::GgufFile;
 use kernels::{DeviceName, open_limited_device};
 use models::{
-    MemoryNeed, ModelConfig, ModelError, PromptScorer, ScorerOptions, scorer_memory_need,
+    MemoryNeed, ModelConfig, ModelError, PromptScorer, ScorerOptions, max_scored_tokens,
+    scorer_memory_need,
 };
 use worker_api::{CompressError, PrefillDescription};
 
@@ -39,7 +40,7 @@ impl Drafter {
         let description = PrefillDescription {
             name: name(&file),
             architecture: model.architecture.name().to_owned(),
-            context_length: u32::try_from(model.context_length).context("context length")?,
+            context_length: u32::try_from(max_scored_tokens(&model)).context("context length")?,
             vocab_size: u32::try_from(model.vocab_size).context("vocabulary")?,
             token_list: token_list.map(gguf::Strings::sha256),
             device: device.name(),

@@ -20,7 +20,7 @@ use worker_api::{
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-const CONTEXT: usize = 32768;
+const CONTEXT: usize = 262_144;
 /// Long enough to be under way when something happens to it.
 const LONG: usize = 8000;
 
@@ -284,7 +284,7 @@ async fn a_prompt_that_cannot_be_scored_is_refused_by_what_is_wrong() {
         matches!(too_long, WorkerError::PromptTooLong(_)),
         "{too_long:?}"
     );
-    assert!(too_long.to_string().contains("32769"), "{too_long}");
+    assert!(too_long.to_string().contains("262145"), "{too_long}");
     let mut tokens = vec![1; 64];
     tokens[7] = 8192;
     let unknown = worker.refusal(request(tokens)).await;

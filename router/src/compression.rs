@@ -8,6 +8,7 @@ mod drafter;
 mod job;
 mod presence;
 mod skip;
+mod turns;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,7 @@ pub(crate) use crate::compression::drafter::token_list;
 pub(crate) use crate::compression::job::Job;
 use crate::compression::presence::Presence;
 pub(crate) use crate::compression::skip::Skip;
+use crate::compression::turns::Turns;
 use crate::metrics::Metrics;
 use crate::progress::Progress;
 use crate::state::{Words, offload};
@@ -79,6 +81,8 @@ struct Worker {
     client: PrefillClient,
     drafter: Drafter,
     presence: Presence,
+    /// With the draft, where that makes room.
+    turns: Option<Turns>,
 }
 
 /// A prompt as the target gets it.
@@ -101,6 +105,9 @@ impl Compressor {
             client: prefill.client,
             drafter: prefill.drafter,
             presence: Presence::default(),
+            turns: prefill
+                .gives_way
+                .map(|draft| Turns::new(draft, Arc::clone(&metrics))),
         });
         Self {
             config,
@@ -167,6 +174,10 @@ impl Compressor {
             return Err(Skip::Absent);
         }
         let ask = async {
+            let _turn = match &worker.turns {
+                Some(turns) => Some(turns.take().await),
+                None => None,
+            };
             if job.is_opening() {
                 let parts: Vec<&Part> = unknown.iter().map(|&part| job.part(part)).collect();
                 let cuts = parts.iter().map(|part| part.cut.clone()).collect();

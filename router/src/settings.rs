@@ -61,6 +61,8 @@ pub struct Settings {
     pub prefill_message_threshold: usize,
     /// Seconds that making a prompt shorter may take; then it goes on whole.
     pub prefill_timeout_seconds: u64,
+    /// Where the draft is while a prompt is scored: `auto` and `persistent`: on its device; `request-scoped`: away.
+    pub draft_residency: String,
     /// Seconds of silence in a stream before a sign of life is sent; 0: none is.
     pub keep_alive_seconds: u64,
     /// Whether web pages of any origin may call.
@@ -94,6 +96,7 @@ impl Default for Settings {
             prefill_hot_window: compression.rules.hot_window,
             prefill_message_threshold: compression.rules.message_tokens,
             prefill_timeout_seconds: compression.timeout.as_secs(),
+            draft_residency: "auto".to_owned(),
             keep_alive_seconds: config.keep_alive.as_secs(),
             cors: config.cors,
             template_kwargs: config.template_kwargs,
@@ -125,6 +128,20 @@ impl Settings {
             compression,
             defaults: self.defaults,
         })
+    }
+
+    /// Whether the draft leaves its device while a prompt is scored.
+    ///
+    /// # Errors
+    /// A word that nobody knows.
+    pub fn draft_gives_way(&self) -> anyhow::Result<bool> {
+        match self.draft_residency.as_str() {
+            "auto" | "persistent" => Ok(false),
+            "request-scoped" => Ok(true),
+            other => anyhow::bail!(
+                "draft-residency is `{other}`; expected auto, persistent or request-scoped"
+            ),
+        }
     }
 
     fn compression(&self) -> anyhow::Result<CompressionConfig> {
@@ -204,5 +221,11 @@ mod tests {
             ["prefill-timeout-seconds", "0"],
         );
         assert!(Settings::default().check().is_ok());
+        let settings = Settings {
+            draft_residency: "sometimes".to_owned(),
+            ..Settings::default()
+        };
+        let words = settings.draft_gives_way().unwrap_err().to_string();
+        assert!(words.contains("draft-residency is `sometimes`"), "{words}");
     }
 }

@@ -222,6 +222,15 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "TANDEM_PREFILL_TIMEOUT_SECONDS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill_timeout_seconds: Option<u64>,
+    /// What stays on its device while a prompt is scored: auto (the draft does, the prefill drafter leaves a GPU when it is done),
+    /// persistent (both do) or request-scoped (the draft leaves, and answers are decoded plainly meanwhile) [default: auto].
+    #[arg(long, env = "TANDEM_DRAFT_RESIDENCY", value_name = "WHO")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_residency: Option<String>,
+    /// The same as --draft-residency request-scoped.
+    #[arg(long, conflicts_with = "draft_residency")]
+    #[serde(skip)]
+    pub lazy_draft: bool,
     /// Seconds of silence in a stream before a sign of life is sent; 0: none is [default: 15].
     #[arg(long, env = "TANDEM_KEEP_ALIVE_SECONDS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]

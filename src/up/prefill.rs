@@ -40,6 +40,9 @@ pub(super) fn load(
     }
     config.listen = Endpoint::Unix(dir.join("prefill.sock"));
     router.prefill = Some(config.listen.clone());
+    if router.draft_residency == "persistent" {
+        config.skip_park.get_or_insert(true);
+    }
     if router.prefill_drafter.is_none() {
         router.prefill_drafter.clone_from(&config.drafter);
     }

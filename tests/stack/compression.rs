@@ -77,3 +77,30 @@ fn a_long_question_is_cut_and_the_next_turn_goes_on_from_what_is_left() {
     });
     assert!(set.stop().success());
 }
+
+#[test]
+fn the_draft_leaves_its_device_while_a_prompt_is_scored_and_comes_back() {
+    let set = Set::start(&[
+        "--prefill-compression",
+        "always",
+        "--prefill-threads",
+        "1",
+        "--lazy-draft",
+    ]);
+    let client = set.client();
+    let messages = [question("marbles")];
+    wait_for("a prompt that is cut", || {
+        let usage = ask(&client, &messages, "always");
+        usage.get("compression").map(|_| ())
+    });
+    let metric = |name: &str| {
+        let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
+        let mut lines = metrics.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name).map(str::to_owned));
+        line.and_then(|value| value.trim().parse::<f64>().ok())
+    };
+    let moved = |how: &str| metric(&format!("tandem_draft_moves_total{{move=\"{how}\"}}"));
+    wait_until("the draft is back", || moved("unparked") >= Some(1.0));
+    assert!(moved("parked") >= Some(1.0));
+    assert!(set.stop().success());
+}

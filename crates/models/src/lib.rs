@@ -42,7 +42,7 @@ pub use memory::{DecodeTraffic, MemoryNeed, decode_traffic, memory_need, stage_m
 pub use model::Model;
 pub use scorer::{
     DEFAULT_SPARSITY, PromptScorer, ScorePositions, ScoreProgress, ScorerOptions,
-    scorer_memory_need,
+    max_scored_tokens, scorer_memory_need,
 };
 pub use stage::{EarlierLayers, EarlierLayersError, StageOutput, split_layers};
 pub use weights::LoadProgress;

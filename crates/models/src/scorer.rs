@@ -33,6 +33,10 @@ const POOL: usize = 13;
 const PASS_ROWS: usize = 2048;
 const _: () = assert!(PASS_ROWS.is_multiple_of(KEY_BLOCK_TOKENS));
 
+/// Tokens that a prompt can have, or as many as the model declares. What is longer than a model was made for is weighed all the same:
+/// importance without positions needs none, and drafters are small models of short contexts.
+const MAX_SCORED_TOKENS: usize = 262_144;
+
 /// The sparsity of options where nothing else is asked for.
 pub const DEFAULT_SPARSITY: f32 = 0.005;
 
@@ -168,7 +172,7 @@ impl PromptScorer {
     /// The importance of each token of a prompt to its end. `progress` is called now and then, and may stop it.
     ///
     /// # Errors
-    /// No tokens, more than the model's context, one outside the vocabulary; a prompt that does not fit in memory beside the
+    /// No tokens, more than [`max_scored_tokens`], one outside the vocabulary; a prompt that does not fit in memory beside the
     /// weights; [`ModelError::ScoringStopped`]; the device failed.
     pub fn score(
         &mut self,
@@ -187,7 +191,7 @@ impl PromptScorer {
         if tokens.is_empty() {
             return Err(ModelError::EmptySegment { segment });
         }
-        let limit = self.graph.config.context_length;
+        let limit = max_scored_tokens(&self.graph.config);
         if tokens.len() > limit {
             let wanted = tokens.len();
             return Err(ModelError::ContextOverflow {
@@ -208,6 +212,12 @@ impl PromptScorer {
             }),
         }
     }
+}
+
+/// Tokens that a prompt can have which a model of these sizes scores.
+#[must_use]
+pub fn max_scored_tokens(config: &ModelConfig) -> usize {
+    config.context_length.max(MAX_SCORED_TOKENS)
 }
 
 /// Sizes of a model that can score.

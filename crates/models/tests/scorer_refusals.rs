@@ -60,7 +60,7 @@ fn options_that_a_model_does_not_have_are_refused() {
 fn prompts_that_cannot_be_scored_are_refused() {
     let mut scorer = load("qwen3-nano-BF16.gguf", ScorerOptions::default()).unwrap();
     let vocab = scorer.config().vocab_size as u32;
-    let limit = scorer.config().context_length;
+    let limit = models::max_scored_tokens(scorer.config());
     let error = scorer.score(&[], &mut go_on).unwrap_err();
     assert!(matches!(error, ModelError::EmptySegment { .. }), "{error}");
     let error = scorer.score(&[1, vocab], &mut go_on).unwrap_err();

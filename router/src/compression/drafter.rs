@@ -5,13 +5,15 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use gguf::{GgufFile, Metadata};
 use tokenizer::{EncodeOptions, Tokenizer};
-use worker_api::PrefillClient;
+use worker_api::{DraftClient, PrefillClient};
 
 /// Who says what of a prompt is worth keeping.
 #[derive(Debug)]
 pub struct Prefill {
     pub(super) client: PrefillClient,
     pub(super) drafter: Drafter,
+    /// Leaves its device while prompts are scored.
+    pub(super) gives_way: Option<DraftClient>,
 }
 
 /// The words of its model.
@@ -37,7 +39,15 @@ impl Prefill {
                 tokenizer: Arc::new(tokenizer),
                 token_list,
             },
+            gives_way: None,
         })
+    }
+
+    /// Has the draft leave its device while prompts are scored: for one that has no room for both.
+    #[must_use]
+    pub fn in_turn_with(mut self, draft: DraftClient) -> Self {
+        self.gives_way = Some(draft);
+        self
     }
 }
 

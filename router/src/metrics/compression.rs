@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api_types::CompressionReport;
-use metrics::{Counter, Histogram, Key, KeyName, Label, Recorder, SharedString};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Recorder, SharedString};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
 use crate::compression::Skip;
@@ -13,6 +13,8 @@ use crate::metrics::METADATA;
 pub(super) const SECONDS: &str = "tandem_compression_seconds";
 const RUNS: &str = "tandem_compressions_total";
 const SKIPPED: &str = "tandem_compressions_skipped_total";
+const MOVES: &str = "tandem_draft_moves_total";
+const MOVE_SECONDS: &str = "tandem_draft_move_seconds";
 
 pub(super) const BUCKETS: [f64; 12] = [
     0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0,
@@ -26,6 +28,8 @@ pub(crate) struct CompressionSeries {
     tokens_out: Counter,
     seconds: Histogram,
     skipped: [Counter; Skip::ALL.len()],
+    /// Away from its device, and back.
+    moves: [(Counter, Gauge); 2],
 }
 
 impl CompressionSeries {
@@ -39,6 +43,14 @@ impl CompressionSeries {
             tokens_in: counter("tandem_compression_tokens_in_total"),
             tokens_out: counter("tandem_compression_tokens_out_total"),
             seconds: recorder.register_histogram(&Key::from_static_name(SECONDS), &METADATA),
+            moves: ["parked", "unparked"].map(|move_| {
+                let label = || vec![Label::new("move", move_)];
+                let seconds = Key::from_parts(MOVE_SECONDS, label());
+                (
+                    labelled(MOVES, Label::new("move", move_)),
+                    recorder.register_gauge(&seconds, &METADATA),
+                )
+            }),
             skipped: Skip::ALL.map(|skip| labelled(SKIPPED, Label::new("reason", skip.as_str()))),
         }
     }
@@ -49,6 +61,22 @@ impl CompressionSeries {
         self.tokens_in.increment(report.original_tokens.into());
         self.tokens_out.increment(report.kept_tokens.into());
         self.seconds.record(elapsed);
+    }
+
+    /// The draft left its device.
+    pub fn parked(&self, elapsed: Duration) {
+        self.moved(0, elapsed);
+    }
+
+    /// The draft came back to its device.
+    pub fn unparked(&self, elapsed: Duration) {
+        self.moved(1, elapsed);
+    }
+
+    fn moved(&self, which: usize, elapsed: Duration) {
+        let (count, seconds) = &self.moves[which];
+        count.increment(1);
+        seconds.set(elapsed.as_secs_f64());
     }
 
     /// A prompt stays whole, or a part of it.
@@ -73,10 +101,16 @@ fn describe(recorder: &PrometheusRecorder) {
             "Tokens of them that the model saw",
         ),
         (SKIPPED, "Prompts that stayed whole, or parts of them"),
+        (
+            MOVES,
+            "How often the draft left its device for a long prompt, and came back",
+        ),
     ] {
         let text = SharedString::const_str(text);
         recorder.describe_counter(KeyName::from_const_str(name), None, text);
     }
+    let text = SharedString::const_str("What the draft's last move took");
+    recorder.describe_gauge(KeyName::from_const_str(MOVE_SECONDS), None, text);
     let text = SharedString::const_str("What making a prompt shorter took");
     recorder.describe_histogram(KeyName::from_const_str(SECONDS), None, text);
 }

@@ -31,7 +31,7 @@ collect() {
 }
 collect kernels conformance kv_types exchange
 collect models goldens gpu lossless stages dflash_goldens dflash_context dflash_dialects dflash_demo speculation_goldens
-collect engine speculation lossless prefixes
+collect engine speculation lossless prefixes disk
 
 # collect_bench NAME
 collect_bench() {

@@ -229,11 +229,8 @@ async fn ask(
         original_tokens: report["original_tokens"].as_u64().unwrap_or(prompt_tokens),
         // What was not shortened the model has seen whole.
         is_kept: seen.is_none_or(|prompt| {
-            let mut lines = case
-                .facts
-                .iter()
-                .map(|fact| case.text[fact.line.clone()].trim_end());
-            lines.all(|line| prompt.contains(line))
+            let mut facts = case.facts.iter().map(|fact| &case.text[fact.place.clone()]);
+            facts.all(|fact| prompt.contains(fact))
         }),
         is_answered: case.is_answered(&answer),
         first_seconds: first.context("an answer without a token")?,

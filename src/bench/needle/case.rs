@@ -43,8 +43,8 @@ pub(super) struct Case {
 #[derive(Debug)]
 pub(super) struct Fact {
     pub value: String,
-    /// Its line in the text, in bytes.
-    pub line: Range<usize>,
+    /// From the key to the value, in bytes of the text.
+    pub place: Range<usize>,
 }
 
 /// Facts that nobody asks for, which look like those.
@@ -83,10 +83,12 @@ impl Case {
                     let said = WAYS[rng.usize(..WAYS.len())]
                         .replace("{key}", &keys[fact])
                         .replace("{value}", &value);
-                    let line = text.len()..text.len() + said.len();
+                    let (key, end) = (said.find(&keys[fact]), said.rfind(&value));
+                    let start = text.len() + key.unwrap_or(0);
+                    let place = start..text.len() + end.unwrap_or(0) + value.len();
                     text.push_str(&said);
-                    if let Some(place) = facts.get_mut(fact) {
-                        *place = Some(Fact { value, line });
+                    if let Some(known) = facts.get_mut(fact) {
+                        *known = Some(Fact { value, place });
                     }
                 }
             }
@@ -172,8 +174,12 @@ mod tests {
                 let case = Case::new(seed, asked, length);
                 assert_eq!(case.facts.len(), asked);
                 for fact in &case.facts {
-                    let line = &case.text[fact.line.clone()];
-                    assert!(line.contains(&fact.value) && line.ends_with('\n'), "{line}");
+                    let said = &case.text[fact.place.clone()];
+                    let (key, _) = said.split_once([' ', '"']).unwrap();
+                    assert!(said.ends_with(&fact.value), "{said}");
+                    assert!(
+                        case.text.ends_with('?') && case.text.rfind(key) > Some(fact.place.end)
+                    );
                 }
                 assert!(case.text.len() >= length, "{}", case.text.len());
                 assert!(case.text.len() < length + 1000, "{}", case.text.len());

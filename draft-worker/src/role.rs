@@ -66,7 +66,12 @@ pub async fn run(
                     error = format!("{error:#}"),
                     "the draft does not come back; trying again"
                 );
-                tokio::time::sleep(RELOAD_PAUSE).await;
+                // Who parks it meanwhile does not wait for what may never come.
+                tokio::select! {
+                    () = tokio::time::sleep(RELOAD_PAUSE) => {}
+                    () = shutdown.cancelled() => {}
+                    () = server.until_wanted(false) => stay_parked(&server, &shutdown).await,
+                }
                 continue;
             }
             Err(error) => return Err(error),
@@ -77,13 +82,18 @@ pub async fn run(
             break;
         }
         tracing::info!("the draft is parked: its device memory is free");
-        server.set_residency(Residency::Parked);
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = server.until_wanted(true) => server.set_residency(Residency::Loading),
-        }
+        stay_parked(&server, &shutdown).await;
     }
     Ok(serving.await??)
+}
+
+/// Until the model is wanted on its device again, or the worker ends.
+async fn stay_parked(server: &DraftServer, shutdown: &CancellationToken) {
+    server.set_residency(Residency::Parked);
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = server.until_wanted(true) => server.set_residency(Residency::Loading),
+    }
 }
 
 /// Between tries to bring a parked draft back.

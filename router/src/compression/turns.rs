@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -9,6 +10,9 @@ use tokio::time::Instant;
 use worker_api::DraftClient;
 
 use crate::metrics::Metrics;
+
+/// What the draft gets to come back before the next prompt may ask it to leave again: it goes on trying by itself.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Who is on the device. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -65,10 +69,11 @@ impl Turns {
             return;
         }
         let started = Instant::now();
-        match shared.draft.unpark().await {
-            Ok(()) => shared.metrics.compression.unparked(started.elapsed()),
+        match tokio::time::timeout(PATIENCE, shared.draft.unpark()).await {
+            Ok(Ok(())) => shared.metrics.compression.unparked(started.elapsed()),
             // One that was started anew is on its device, and one that is gone comes back so.
-            Err(error) => tracing::warn!(%error, "the draft does not come back to its device"),
+            Ok(Err(error)) => tracing::warn!(%error, "the draft does not come back to its device"),
+            Err(_) => tracing::warn!(?PATIENCE, "the draft is not back on its device yet"),
         }
         *is_parked = false;
     }

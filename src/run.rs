@@ -51,6 +51,7 @@ struct Outcome {
     prompt_ms: f64,
     predicted_ms: f64,
     speculation: Option<SpeculationTimings>,
+    thinking: None,
 }
 
 /// Runs the command.

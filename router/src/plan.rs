@@ -48,6 +48,7 @@ impl AnswersPlan {
                 logprobs: self.top_logprobs.is_some(),
                 top_logprobs: self.top_logprobs.unwrap_or(0),
                 speculation: None,
+                thinking: None,
             };
             request.check(model)?;
             let room = model.context_length.saturating_sub(prompt.len() as u32);

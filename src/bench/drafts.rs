@@ -154,6 +154,7 @@ impl Bench<'_> {
             logprobs: false,
             top_logprobs: 0,
             speculation: Some(speculation),
+            thinking: None,
         };
         self.pair.generate(request, |_| Ok(())).await
     }

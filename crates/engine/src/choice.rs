@@ -79,6 +79,7 @@ mod tests {
             logprobs: false,
             top_logprobs: 0,
             speculation: None,
+            thinking: None,
         }
     }
 

@@ -39,6 +39,9 @@ pub enum GenerateError {
     /// A sampling parameter out of range.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// A bound on reasoning that cannot be kept.
+    #[error("thinking: {0}")]
+    Thinking(&'static str),
     /// As many requests wait as may.
     #[error("{limit} requests are waiting already")]
     QueueFull {

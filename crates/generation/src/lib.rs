@@ -7,6 +7,7 @@ mod event;
 mod mode;
 mod request;
 mod speculation;
+mod thinking;
 mod worker;
 
 pub use error::GenerateError;
@@ -14,4 +15,5 @@ pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
 pub use mode::{SpeculationConfig, SpeculationMode, UnknownSpeculationMode};
 pub use request::GenerateRequest;
 pub use speculation::{SpeculationStats, SpeculationTimings};
+pub use thinking::{CloseKind, ThinkingLimit, ThinkingTracker};
 pub use worker::{DiskCacheStats, ModelDescription, PrefixCacheStats, RefusedFiles, WorkerStats};

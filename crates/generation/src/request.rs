@@ -4,6 +4,7 @@ use sampling::SamplingParams;
 
 use crate::error::GenerateError;
 use crate::mode::SpeculationConfig;
+use crate::thinking::ThinkingLimit;
 use crate::worker::ModelDescription;
 
 /// Most likely tokens that can be asked for beside each chosen one: what the OpenAI API allows.
@@ -33,13 +34,16 @@ pub struct GenerateRequest {
     pub top_logprobs: u32,
     /// How drafts are used, up to what the worker allows; `None`: as the worker does by itself. Changes no token.
     pub speculation: Option<SpeculationConfig>,
+    /// How the answer's reasoning is marked, and how long it may be; `None`: nothing is known of any.
+    pub thinking: Option<ThinkingLimit>,
 }
 
 impl GenerateRequest {
     /// Says whether `model` can run it.
     ///
     /// # Errors
-    /// An empty or overlong prompt, an id outside the vocabulary, too many alternatives, a sampling parameter out of range.
+    /// An empty or overlong prompt, an id outside the vocabulary, too many alternatives, a sampling parameter
+    /// out of range, a bound on reasoning that cannot be kept.
     pub fn check(&self, model: &ModelDescription) -> Result<(), GenerateError> {
         if self.prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -70,6 +74,9 @@ impl GenerateRequest {
                 wanted: self.top_logprobs,
                 limit: MAX_TOP_LOGPROBS,
             });
+        }
+        if let Some(thinking) = &self.thinking {
+            thinking.check(model)?;
         }
         Ok(self.sampling.validate()?)
     }

@@ -5,6 +5,7 @@ mod prefill;
 mod prefix_cache;
 mod speculation;
 mod stage;
+mod thinking;
 
 use generation::{
     FinishReason, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token, TopToken,
@@ -60,13 +61,14 @@ pub(crate) fn request_to_proto(request: GenerateRequest) -> wire::GenerateReques
         top_logprobs: request.top_logprobs,
         speculation: request.speculation.map(speculation::config_to_proto),
         history_tokens: request.history_tokens,
+        thinking: request.thinking.map(thinking::to_proto),
     }
 }
 
 /// A request as the worker takes it; `GenerateRequest::check` says whether its values make sense.
 ///
 /// # Errors
-/// The sampling parameters are missing, or drafts are to be used in a way that is none.
+/// The sampling parameters are missing, drafts are to be used in a way that is none, or reasoning has no closing mark.
 pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequest, WorkerError> {
     let sampling = request
         .sampling
@@ -100,6 +102,7 @@ pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequ
             .speculation
             .map(|config| speculation::config_from_proto(&config))
             .transpose()?,
+        thinking: request.thinking.map(thinking::from_proto).transpose()?,
     })
 }
 
@@ -262,7 +265,7 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
 mod tests {
     use generation::{
         DiskCacheStats, PrefixCacheStats, RefusedFiles, SpeculationConfig, SpeculationMode,
-        SpeculationTimings,
+        SpeculationTimings, ThinkingLimit,
     };
 
     use super::*;
@@ -293,6 +296,14 @@ mod tests {
             speculation: Some(SpeculationConfig {
                 mode: SpeculationMode::Tree,
                 budget: 7,
+            }),
+            thinking: Some(ThinkingLimit {
+                budget: Some(8),
+                starts_inside: true,
+                open_id: Some(9),
+                close_id: 10,
+                terminator: vec![11, 10],
+                blank_ids: vec![12],
             }),
         };
         let back = request_from_proto(request_to_proto(request.clone())).unwrap();
@@ -396,6 +407,12 @@ mod tests {
             ..wire::GenerateRequest::default()
         };
         assert!(request_from_proto(no_mode).is_err());
+        let no_close = wire::GenerateRequest {
+            sampling: Some(wire::Sampling::default()),
+            thinking: Some(wire::Thinking::default()),
+            ..wire::GenerateRequest::default()
+        };
+        assert!(request_from_proto(no_close).is_err());
         assert!(event_from_proto(wire::GenerateEvent::default()).is_err());
     }
 }

@@ -22,6 +22,7 @@ pub fn to_status(error: &GenerateError) -> Status {
         | GenerateError::PromptTooLong { .. }
         | GenerateError::UnknownToken { .. }
         | GenerateError::TooManyTopLogprobs { .. }
+        | GenerateError::Thinking(_)
         | GenerateError::Sampling(_) => Code::InvalidArgument,
         GenerateError::QueueFull { .. } => Code::ResourceExhausted,
         GenerateError::ShuttingDown | GenerateError::Gone(_) => Code::Unavailable,

@@ -15,6 +15,7 @@ fn waiting(name: &str) -> (Waiting, GenerateStream) {
         logprobs: false,
         top_logprobs: 0,
         speculation: None,
+        thinking: None,
     };
     (Waiting { request, events }, stream)
 }

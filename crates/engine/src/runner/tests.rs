@@ -54,6 +54,7 @@ fn push(runner: &Runner, prompt_tokens: u32) -> GenerateStream {
         logprobs: false,
         top_logprobs: 0,
         speculation: None,
+        thinking: None,
     };
     runner.shared.push(request).unwrap()
 }

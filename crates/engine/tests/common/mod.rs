@@ -184,6 +184,7 @@ pub fn request(prompt: &[u32], max_tokens: u32) -> GenerateRequest {
         logprobs: false,
         top_logprobs: 0,
         speculation: None,
+        thinking: None,
     }
 }
 

@@ -22,11 +22,12 @@ pub(crate) struct AnswerPlan {
     pub logprobs: bool,
 }
 
-/// What is new in an answer.
+/// What is new in an answer, in the order of the fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Piece {
     pub reasoning: String,
     pub content: String,
+    pub calls: Vec<CallDelta>,
     pub logprobs: Vec<TokenLogprob>,
     /// Why the answer is complete.
     pub finish: Option<FinishReason>,
@@ -34,16 +35,45 @@ pub(crate) struct Piece {
 
 impl Piece {
     fn is_empty(&self) -> bool {
-        self.reasoning.is_empty() && self.content.is_empty() && self.finish.is_none()
+        self.reasoning.is_empty()
+            && self.content.is_empty()
+            && self.calls.is_empty()
+            && self.finish.is_none()
     }
 
     /// Adds what came later.
     pub fn append(&mut self, later: Piece) {
         self.reasoning.push_str(&later.reasoning);
         self.content.push_str(&later.content);
+        for call in later.calls {
+            match self.calls.last_mut() {
+                Some(last) if last.index == call.index => last.arguments += &call.arguments,
+                _ => self.calls.push(call),
+            }
+        }
         self.logprobs.extend(later.logprobs);
         self.finish = later.finish.or(self.finish);
     }
+}
+
+/// What is new of a tool call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallDelta {
+    /// The call's place among those of the answer; they come one after the other.
+    pub index: usize,
+    /// There at the call's beginning.
+    pub start: Option<CallStart>,
+    /// JSON text; all of a call's together are one object.
+    pub arguments: String,
+}
+
+/// What a tool call begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallStart {
+    /// Names the call.
+    pub id: String,
+    /// Names the tool.
+    pub name: String,
 }
 
 /// What an answer took.
@@ -52,6 +82,8 @@ pub(crate) struct Tally {
     pub cached_tokens: u32,
     pub completion_tokens: u32,
     pub reasoning_tokens: u32,
+    /// Tool calls that the answer made.
+    pub calls: u32,
     pub timings: Timings,
 }
 
@@ -99,10 +131,10 @@ impl Answer {
         }
     }
 
-    /// Takes an event and gives what can be shown by now, if anything.
-    pub fn push(&mut self, event: GenerateEvent) -> Option<Piece> {
+    /// Takes an event and gives what can be shown by now.
+    pub fn push(&mut self, event: GenerateEvent) -> Vec<Piece> {
         if self.is_finished() {
-            return None;
+            return Vec::new();
         }
         let mut piece = Piece::default();
         match event {
@@ -130,7 +162,7 @@ impl Answer {
         {
             piece.logprobs = std::mem::take(entries);
         }
-        (!piece.is_empty()).then_some(piece)
+        Vec::from_iter((!piece.is_empty()).then_some(piece))
     }
 
     pub fn is_finished(&self) -> bool {

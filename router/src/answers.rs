@@ -1,5 +1,6 @@
 //! The answers to one request: admission, and the events of all of them as one stream of pieces.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -27,6 +28,8 @@ type Events = Pin<Box<dyn Stream<Item = Result<GenerateEvent, WorkerError>> + Se
 pub(crate) struct Answers {
     events: StreamMap<usize, Events>,
     answers: Vec<Answer>,
+    /// Pieces that nobody took yet.
+    ready: VecDeque<(usize, Piece)>,
     prompt_tokens: u32,
     compression: Option<CompressionReport>,
     /// Answers per prompt.
@@ -92,6 +95,7 @@ impl Answers {
                 .flat_map(|(_, plan)| std::iter::repeat_n(plan, n))
                 .map(answer)
                 .collect(),
+            ready: VecDeque::new(),
             prompt_tokens,
             compression,
             n,
@@ -133,6 +137,7 @@ impl Answers {
             }
             total.completion_tokens += tally.completion_tokens;
             total.reasoning_tokens += tally.reasoning_tokens;
+            total.calls += tally.calls;
             total.timings.prompt_tokens += tally.timings.prompt_tokens;
             total.timings.prompt_ms += tally.timings.prompt_ms;
             total.timings.generated_tokens += tally.timings.generated_tokens;
@@ -156,7 +161,7 @@ impl Answers {
         Ok(whole.into_iter().map(finish).collect())
     }
 
-    fn take(&mut self, index: usize, event: GenerateEvent) -> Option<Piece> {
+    fn take(&mut self, index: usize, event: GenerateEvent) {
         let answer = &mut self.answers[index];
         match &event {
             GenerateEvent::Started { cached_tokens, .. } => {
@@ -185,12 +190,12 @@ impl Answers {
             }
             GenerateEvent::Finished { .. } => {}
         }
-        let piece = answer.push(event);
+        let pieces = answer.push(event).into_iter();
+        self.ready.extend(pieces.map(|piece| (index, piece)));
         if answer.is_finished() {
             // Nobody waits for what the target may still say.
             self.events.remove(&index);
         }
-        piece
     }
 
     fn end(&mut self, outcome: Outcome) {
@@ -213,20 +218,22 @@ impl Stream for Answers {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        while this.held.is_some() {
+        loop {
+            if let Some(next) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(next)));
+            }
+            if this.held.is_none() {
+                return Poll::Ready(None);
+            }
             if this.answers.iter().all(Answer::is_finished) {
                 this.end(Outcome::Complete);
-                break;
+                return Poll::Ready(None);
             }
             if this.deadline.as_mut().poll(cx).is_ready() {
                 return this.fail(RouterError::Draining);
             }
             match ready!(Pin::new(&mut this.events).poll_next(cx)) {
-                Some((index, Ok(event))) => {
-                    if let Some(piece) = this.take(index, event) {
-                        return Poll::Ready(Some(Ok((index, piece))));
-                    }
-                }
+                Some((index, Ok(event))) => this.take(index, event),
                 Some((_, Err(error))) => return this.fail(error.into()),
                 None => {
                     let broken = "the worker broke off its answer".to_owned();
@@ -234,7 +241,6 @@ impl Stream for Answers {
                 }
             }
         }
-        Poll::Ready(None)
     }
 }
 

@@ -10,6 +10,7 @@ mod answers;
 mod back_off;
 mod compression;
 mod config;
+mod conversation;
 mod drafts;
 mod error;
 mod http;

@@ -8,6 +8,7 @@ use crate::fields::{Above, Fields, shown};
 use crate::messages;
 use crate::options::AnswerOptions;
 use crate::tokens::missing;
+use crate::tools::{self, ToolChoice};
 
 /// Most likely tokens per position at most, as the OpenAI API has it.
 const MAX_TOP_LOGPROBS: u32 = 20;
@@ -27,8 +28,13 @@ pub struct ChatRequest {
     /// The conversation in the shape that chat templates take: contents are strings, one system message at most stands
     /// first, the arguments of past tool calls are objects.
     pub messages: Vec<Value>,
-    /// Tool definitions for the template.
-    pub tools: Option<Vec<Value>>,
+    /// The tools that the model is shown, in the nested form of this API, otherwise just as they were sent; none, where
+    /// it is to call none.
+    pub tools: Vec<Value>,
+    /// Whether it calls one of them.
+    pub tool_choice: ToolChoice,
+    /// Whether it may call several in one answer.
+    pub parallel_tool_calls: bool,
     /// Whether the prompt ends with the opening of an assistant turn.
     pub add_generation_prompt: bool,
     /// Further variables of the template.
@@ -49,9 +55,15 @@ impl ChatRequest {
     pub fn from_body(body: &[u8]) -> Result<Self, RequestError> {
         let mut fields = Fields::of_body(body)?;
         let messages = fields.array("messages")?;
+        let (mut tools, tool_choice) = tools::take(&mut fields)?;
+        if tool_choice == ToolChoice::None {
+            tools.clear();
+        }
         let request = Self {
             messages: messages::check(messages.ok_or_else(|| missing("messages"))?)?,
-            tools: take_tools(&mut fields)?,
+            tools,
+            tool_choice,
+            parallel_tool_calls: fields.bool("parallel_tool_calls")?.unwrap_or(true),
             add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
             template_kwargs: take_template_kwargs(&mut fields)?,
             top_logprobs: take_logprobs(&mut fields)?,
@@ -63,43 +75,6 @@ impl ChatRequest {
         fields.refuse(&REFUSED)?;
         fields.finish()?;
         Ok(request)
-    }
-}
-
-/// The tools that the model may call.
-fn take_tools(fields: &mut Fields) -> Result<Option<Vec<Value>>, RequestError> {
-    let tools = fields.array("tools")?.unwrap_or_default();
-    for (index, tool) in tools.iter().enumerate() {
-        let Some(tool) = tool.as_object() else {
-            let field = format!("tools[{index}]");
-            return Err(RequestError::wrong(field, shown(tool), "an object"));
-        };
-        let function = tool.get("function").and_then(Value::as_object);
-        let name = function
-            .and_then(|function| function.get("name"))
-            .and_then(Value::as_str);
-        if name.is_none_or(str::is_empty) {
-            return Err(missing(&format!("tools[{index}].function.name")));
-        }
-    }
-    let wanted = match fields.value("tool_choice") {
-        None => true,
-        Some(Value::String(choice)) if choice == "auto" => true,
-        Some(Value::String(choice)) if choice == "none" => false,
-        Some(Value::Object(_)) => return Err(forced_tool()),
-        Some(Value::String(choice)) if choice == "required" => return Err(forced_tool()),
-        Some(other) => {
-            return Err(fields.wrong("tool_choice", &other, "\"auto\" or \"none\""));
-        }
-    };
-    Ok(Some(tools).filter(|tools| wanted && !tools.is_empty()))
-}
-
-fn forced_tool() -> RequestError {
-    RequestError::Unsupported {
-        field: "tool_choice".to_owned(),
-        what: "forcing a tool call is".to_owned(),
-        hint: " yet; use \"auto\" or \"none\"".to_owned(),
     }
 }
 

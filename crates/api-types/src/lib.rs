@@ -12,6 +12,7 @@ mod fields;
 mod messages;
 mod options;
 mod tokens;
+mod tools;
 
 pub use answer::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
@@ -25,3 +26,4 @@ pub use compression::{CompressionMode, CompressionOptions};
 pub use error::RequestError;
 pub use options::{AnswerOptions, SamplingOptions};
 pub use tokens::{DetokenizeRequest, TokenizeRequest};
+pub use tools::ToolChoice;

@@ -15,13 +15,12 @@ const MAX_STOP_CHARS: usize = 1024;
 const MAX_BIASES: usize = 1024;
 
 /// Accepted because clients send them as a matter of course; they change nothing here.
-const IGNORED: [&str; 15] = [
+const IGNORED: [&str; 14] = [
     "user",
     "metadata",
     "store",
     "service_tier",
     "prediction",
-    "parallel_tool_calls",
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",

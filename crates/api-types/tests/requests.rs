@@ -2,7 +2,7 @@
 
 use api_types::{
     ChatRequest, CompletionRequest, CompressionMode, CompressionOptions, DetokenizeRequest, Prompt,
-    TokenizeRequest,
+    TokenizeRequest, ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -95,16 +95,28 @@ fn switches_for_thinking_reach_the_template() {
 
 #[test]
 fn tools_are_given_on_unless_none_is_chosen() {
-    let tools =
-        json!([{ "type": "function", "function": { "name": "f", "parameters": {} }, "odd": 1 }]);
-    for (choice, given) in [
-        (json!(null), true),
-        (json!("auto"), true),
-        (json!("none"), false),
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": {} }, "odd": 1 });
+    let (f, g) = (tool("f"), tool("g"));
+    let named = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    let allowed = |mode: &str| json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": [named("g")] } });
+    let both = vec![f.clone(), g.clone()];
+    for (choice, tools, expected) in [
+        (json!(null), both.clone(), ToolChoice::Auto),
+        (json!("auto"), both.clone(), ToolChoice::Auto),
+        (json!("none"), Vec::new(), ToolChoice::None),
+        (json!("required"), both.clone(), ToolChoice::Required),
+        (json!("any"), both.clone(), ToolChoice::Required),
+        (named("g"), both, ToolChoice::Named("g".to_owned())),
+        (allowed("auto"), vec![g.clone()], ToolChoice::Auto),
+        (allowed("required"), vec![g.clone()], ToolChoice::Required),
     ] {
-        let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": tools, "tool_choice": choice });
-        let expected = given.then(|| tools.as_array().unwrap().clone());
-        assert_eq!(chat(&body).tools, expected);
+        let body = json!({
+            "messages": [{ "role": "user", "content": "x" }], "tools": [f, g], "tool_choice": choice,
+            "parallel_tool_calls": false,
+        });
+        let request = chat(&body);
+        assert_eq!((request.tools, request.tool_choice), (tools, expected));
+        assert!(!request.parallel_tool_calls);
     }
 }
 

@@ -63,7 +63,7 @@ fn run(plan: &AnswerPlan, ids: &[u32], reason: FinishReason) -> (Piece, Tally) {
         .chain(ids.iter().map(token))
         .chain([finished])
     {
-        if let Some(piece) = answer.push(event) {
+        for piece in answer.push(event) {
             assert!(whole.finish.is_none(), "nothing comes after the end");
             whole.append(piece);
         }

@@ -11,22 +11,21 @@ use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use chat::{ReasoningStart, RenderInput};
 use generation::FinishReason;
 
-use crate::answer::{AnswerPlan, Piece, Tally};
+use crate::answer::{Piece, Tally};
 use crate::answers::{Answers, admit};
 use crate::compression::Job;
+use crate::conversation;
 use crate::error::RouterError;
 use crate::http::sse::Source;
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
 use crate::http::{body, sse};
 use crate::logprob::TokenLogprob;
-use crate::plan::AnswersPlan;
 use crate::progress::{Progress, Stage};
 use crate::random;
 use crate::record::{Outcome, RequestRecord};
-use crate::state::{State, Words, offload, unix_seconds};
+use crate::state::{State, offload, unix_seconds};
 use crate::target::Target;
 
 /// How much was left of a prompt, where that is known before the answer.
@@ -42,7 +41,10 @@ pub(super) async fn complete<T: Target>(
     let body = body::read(&parts, body, state.config.max_body_bytes).await?;
     let plan = {
         let state = Arc::clone(&state);
-        offload(body.len(), move || plan(&state, &body)).await??
+        offload(body.len(), move || {
+            conversation::plan(&state, ChatRequest::from_body(&body)?)
+        })
+        .await??
     };
     let options = plan.options.clone();
     let shape = Shape {
@@ -96,48 +98,6 @@ fn in_header(report: &CompressionReport) -> Option<HeaderValue> {
     } = report;
     let text = format!("scope={scope}; original={original_tokens}; kept={kept_tokens}");
     HeaderValue::from_str(&text).ok()
-}
-
-/// From a body to token ids.
-fn plan<T: Target>(state: &State<T>, body: &[u8]) -> Result<AnswersPlan, RouterError> {
-    let request = ChatRequest::from_body(body)?;
-    state.check_model(request.options.model.as_deref())?;
-    let mut kwargs = state.config.template_kwargs.clone();
-    kwargs.extend(request.template_kwargs);
-    let words: &Words = &state.words;
-    let mut input = RenderInput {
-        messages: request.messages,
-        tools: request.tools,
-        add_generation_prompt: request.add_generation_prompt,
-        kwargs,
-    };
-    let prompt = words.render(&input)?;
-    let ids = words.encode_prompt(&prompt);
-    input.add_generation_prompt = false;
-    // Where a template refuses that, nothing is known of the next turn.
-    let history = words.render(&input).unwrap_or_default();
-    let history_tokens = words.tokens_of_beginning(&ids, &prompt, &history);
-    input.add_generation_prompt = request.add_generation_prompt;
-    let asked = &request.compression;
-    let compression = state
-        .compressor
-        .job(asked, &input, &prompt, &ids, history_tokens);
-    let start = ReasoningStart::of_prompt(&prompt);
-    let splits = start == ReasoningStart::Inside || words.tokenizer.token_id("</think>").is_some();
-    let answer = AnswerPlan {
-        stop: request.options.stop.clone(),
-        include_stop: request.options.include_stop,
-        stop_ids: words.stop_ids(request.options.ignore_eos),
-        reasoning: splits.then_some(start),
-        logprobs: request.top_logprobs.is_some(),
-    };
-    Ok(AnswersPlan {
-        prompts: vec![(ids, answer)],
-        history_tokens,
-        compression,
-        options: request.options,
-        top_logprobs: request.top_logprobs,
-    })
 }
 
 /// What is the same in all parts of an answer.

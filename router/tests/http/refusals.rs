@@ -173,10 +173,27 @@ fn what_is_not_there_is_refused_by_name() {
             "functions",
             unsupported(),
         ),
+        (json!({ "tool_choice": "required" }), "tools", json!(null)),
+        (json!({ "tool_choice": "f" }), "tool_choice", json!(null)),
         (
-            json!({ "tool_choice": "required" }),
+            json!({ "tool_choice": { "type": "function", "function": { "name": "f" } } }),
             "tool_choice",
+            json!(null),
+        ),
+        (
+            json!({ "tool_choice": { "type": "function" } }),
+            "tool_choice.function.name",
+            json!(null),
+        ),
+        (
+            json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }] }),
+            "tools[0].type",
             unsupported(),
+        ),
+        (
+            json!({ "tools": [{ "function": { "name": "f", "parameters": [] } }] }),
+            "tools[0].function.parameters",
+            json!(null),
         ),
         (json!({ "tool_choice": 3 }), "tool_choice", json!(null)),
         (

@@ -51,7 +51,6 @@ struct Outcome {
     prompt_ms: f64,
     predicted_ms: f64,
     speculation: Option<SpeculationTimings>,
-    thinking: None,
 }
 
 /// Runs the command.
@@ -196,6 +195,8 @@ fn with_draft(
             mode: args.speculation,
             budget,
         }),
+        thinking: None,
+        grammar: None,
     };
     let answer = up::runtime()?.block_on(async {
         let pair = Pair::start(config, log).await?;

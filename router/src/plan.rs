@@ -49,6 +49,7 @@ impl AnswersPlan {
                 top_logprobs: self.top_logprobs.unwrap_or(0),
                 speculation: None,
                 thinking: None,
+                grammar: None,
             };
             request.check(model)?;
             let room = model.context_length.saturating_sub(prompt.len() as u32);

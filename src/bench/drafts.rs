@@ -155,6 +155,7 @@ impl Bench<'_> {
             top_logprobs: 0,
             speculation: Some(speculation),
             thinking: None,
+            grammar: None,
         };
         self.pair.generate(request, |_| Ok(())).await
     }

@@ -80,6 +80,7 @@ mod tests {
             top_logprobs: 0,
             speculation: None,
             thinking: None,
+            grammar: None,
         }
     }
 

@@ -42,6 +42,20 @@ pub enum GenerateError {
     /// A bound on reasoning that cannot be kept.
     #[error("thinking: {0}")]
     Thinking(&'static str),
+    /// A grammar beyond what is read at all.
+    #[error("the grammar has {bytes} bytes, {limit} is the most")]
+    GrammarTooLong {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// What is no grammar, or asks for something that cannot be enforced.
+    #[error("the grammar cannot be used: {0}")]
+    Grammar(String),
+    /// A grammar that an answer could begin with, and not end.
+    #[error("the answer cannot go on under its grammar: {0}")]
+    GrammarStuck(String),
     /// As many requests wait as may.
     #[error("{limit} requests are waiting already")]
     QueueFull {

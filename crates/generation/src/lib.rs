@@ -4,6 +4,7 @@
 
 mod error;
 mod event;
+mod grammar;
 mod mode;
 mod request;
 mod speculation;
@@ -12,6 +13,7 @@ mod worker;
 
 pub use error::GenerateError;
 pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
+pub use grammar::Grammar;
 pub use mode::{SpeculationConfig, SpeculationMode, UnknownSpeculationMode};
 pub use request::GenerateRequest;
 pub use speculation::{SpeculationStats, SpeculationTimings};

@@ -3,6 +3,7 @@
 use sampling::SamplingParams;
 
 use crate::error::GenerateError;
+use crate::grammar::Grammar;
 use crate::mode::SpeculationConfig;
 use crate::thinking::ThinkingLimit;
 use crate::worker::ModelDescription;
@@ -36,6 +37,9 @@ pub struct GenerateRequest {
     pub speculation: Option<SpeculationConfig>,
     /// How the answer's reasoning is marked, and how long it may be; `None`: nothing is known of any.
     pub thinking: Option<ThinkingLimit>,
+    /// What the answer has to match, a reasoning that it begins inside apart. Stop tokens come only where it may end, and where
+    /// it can only end it does, whatever `min_tokens` says.
+    pub grammar: Option<Grammar>,
 }
 
 impl GenerateRequest {
@@ -43,7 +47,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     /// An empty or overlong prompt, an id outside the vocabulary, too many alternatives, a sampling parameter
-    /// out of range, a bound on reasoning that cannot be kept.
+    /// out of range, a bound on reasoning that cannot be kept, an overlong grammar.
     pub fn check(&self, model: &ModelDescription) -> Result<(), GenerateError> {
         if self.prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -77,6 +81,9 @@ impl GenerateRequest {
         }
         if let Some(thinking) = &self.thinking {
             thinking.check(model)?;
+        }
+        if let Some(grammar) = &self.grammar {
+            grammar.check()?;
         }
         Ok(self.sampling.validate()?)
     }

@@ -1,6 +1,7 @@
 //! Domain types to messages and back. A message is foreign input: what it leaves out is an error, not a default.
 
 mod draft;
+mod grammar;
 mod prefill;
 mod prefix_cache;
 mod speculation;
@@ -62,13 +63,15 @@ pub(crate) fn request_to_proto(request: GenerateRequest) -> wire::GenerateReques
         speculation: request.speculation.map(speculation::config_to_proto),
         history_tokens: request.history_tokens,
         thinking: request.thinking.map(thinking::to_proto),
+        grammar: request.grammar.map(grammar::grammar_to_proto),
     }
 }
 
 /// A request as the worker takes it; `GenerateRequest::check` says whether its values make sense.
 ///
 /// # Errors
-/// The sampling parameters are missing, drafts are to be used in a way that is none, or reasoning has no closing mark.
+/// The sampling parameters are missing, drafts are to be used in a way that is none, reasoning has no closing mark, or a grammar
+/// is empty.
 pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequest, WorkerError> {
     let sampling = request
         .sampling
@@ -103,6 +106,10 @@ pub fn request_from_proto(request: wire::GenerateRequest) -> Result<GenerateRequ
             .map(|config| speculation::config_from_proto(&config))
             .transpose()?,
         thinking: request.thinking.map(thinking::from_proto).transpose()?,
+        grammar: request
+            .grammar
+            .map(grammar::grammar_from_proto)
+            .transpose()?,
     })
 }
 
@@ -264,8 +271,8 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
 #[cfg(test)]
 mod tests {
     use generation::{
-        DiskCacheStats, PrefixCacheStats, RefusedFiles, SpeculationConfig, SpeculationMode,
-        SpeculationTimings, ThinkingLimit,
+        DiskCacheStats, Grammar, PrefixCacheStats, RefusedFiles, SpeculationConfig,
+        SpeculationMode, SpeculationTimings, ThinkingLimit,
     };
 
     use super::*;
@@ -305,6 +312,7 @@ mod tests {
                 terminator: vec![11, 10],
                 blank_ids: vec![12],
             }),
+            grammar: Some(Grammar::Regex("a+".to_owned())),
         };
         let back = request_from_proto(request_to_proto(request.clone())).unwrap();
         assert_eq!(back, request);
@@ -413,6 +421,12 @@ mod tests {
             ..wire::GenerateRequest::default()
         };
         assert!(request_from_proto(no_close).is_err());
+        let no_grammar = wire::GenerateRequest {
+            sampling: Some(wire::Sampling::default()),
+            grammar: Some(wire::Grammar::default()),
+            ..wire::GenerateRequest::default()
+        };
+        assert!(request_from_proto(no_grammar).is_err());
         assert!(event_from_proto(wire::GenerateEvent::default()).is_err());
     }
 }

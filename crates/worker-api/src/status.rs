@@ -23,6 +23,9 @@ pub fn to_status(error: &GenerateError) -> Status {
         | GenerateError::UnknownToken { .. }
         | GenerateError::TooManyTopLogprobs { .. }
         | GenerateError::Thinking(_)
+        | GenerateError::GrammarTooLong { .. }
+        | GenerateError::Grammar(_)
+        | GenerateError::GrammarStuck(_)
         | GenerateError::Sampling(_) => Code::InvalidArgument,
         GenerateError::QueueFull { .. } => Code::ResourceExhausted,
         GenerateError::ShuttingDown | GenerateError::Gone(_) => Code::Unavailable,

@@ -16,6 +16,7 @@ fn waiting(name: &str) -> (Waiting, GenerateStream) {
         top_logprobs: 0,
         speculation: None,
         thinking: None,
+        grammar: None,
     };
     (Waiting { request, events }, stream)
 }

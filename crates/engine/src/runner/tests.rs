@@ -55,6 +55,7 @@ fn push(runner: &Runner, prompt_tokens: u32) -> GenerateStream {
         top_logprobs: 0,
         speculation: None,
         thinking: None,
+        grammar: None,
     };
     runner.shared.push(request).unwrap()
 }

@@ -185,6 +185,7 @@ pub fn request(prompt: &[u32], max_tokens: u32) -> GenerateRequest {
         top_logprobs: 0,
         speculation: None,
         thinking: None,
+        grammar: None,
     }
 }
 

@@ -107,11 +107,6 @@ impl Answers {
         })
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.answers.len()
-    }
-
     /// What one of them took so far.
     pub fn tally(&self, index: usize) -> Tally {
         self.answers[index].tally()

@@ -83,7 +83,7 @@ fn when_a_stage_goes_answers_fail_clearly_and_the_set_comes_back() {
         assert_eq!(error["code"], "worker_unavailable", "{part}");
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("stage 1"), "{message}");
-        assert_eq!(stream.next(), Event::End);
+        assert_eq!(stream.next(), Event::Done, "clients wait for it");
         wait_until("the target to start again", || !is_running(target));
         if signal == Signal::SIGSTOP {
             send(stage, Signal::SIGCONT);

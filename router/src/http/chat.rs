@@ -15,16 +15,15 @@ use generation::FinishReason;
 
 use crate::answer::{Piece, Tally};
 use crate::answers::{Answers, admit};
-use crate::compression::Job;
 use crate::conversation;
 use crate::error::RouterError;
-use crate::http::sse::Source;
+use crate::http::sse::{Part, Source};
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
-use crate::http::{body, sse};
+use crate::http::{body, error, sse};
 use crate::logprob::TokenLogprob;
 use crate::progress::{Progress, Stage};
 use crate::random;
-use crate::record::{Outcome, RequestRecord};
+use crate::record::RequestRecord;
 use crate::state::{State, offload, unix_seconds};
 use crate::target::Target;
 
@@ -51,42 +50,35 @@ pub(super) async fn complete<T: Target>(
         id: random::name("chatcmpl-"),
         created: unix_seconds(),
         model: state.words.model_name.clone(),
+        choices: options.n as usize,
         reasoning: plan.prompts.iter().any(|(_, p)| p.reasoning.is_some()),
         logprobs: plan.top_logprobs.is_some(),
         include_usage: options.include_usage,
         return_progress: options.return_progress,
     };
-    let held = admit(&state, &plan)?;
     let progress = Progress::default();
-    let keep_alive = state.config.keep_alive;
-    if options.stream && plan.compression.as_ref().is_some_and(Job::asks) {
-        // The headers do not wait for that.
-        let so_far = progress.clone();
-        let starting = async move {
-            record.answered(Outcome::Cancelled, 0, 0);
-            let started = Answers::start(&state, plan, held, Arc::clone(&record), &so_far).await;
-            if started.is_err() {
-                record.answered(Outcome::Failed, 0, 0);
-            }
-            started
+    if options.stream {
+        let source = Source::begin(&state, plan, record, &progress).await?;
+        let compression = match &source {
+            Source::Running(answers) => answers.compression().and_then(in_header),
+            Source::Coming(_) => None,
         };
-        let source = Source::Coming(Box::pin(starting));
-        let count = options.n as usize;
-        return Ok(sse::response(source, count, shape, progress, keep_alive));
+        let response = sse::response(source, shape, progress, state.config.keep_alive);
+        return Ok(with_compression(response, compression));
     }
+    let held = admit(&state, &plan)?;
     let mut answers = Answers::start(&state, plan, held, record, &progress).await?;
+    let whole = answers.complete().await?;
     let compression = answers.compression().and_then(in_header);
-    let mut response = if options.stream {
-        let count = answers.len();
-        sse::response(Source::Running(answers), count, shape, progress, keep_alive)
-    } else {
-        let whole = answers.complete().await?;
-        Json(shape.whole(whole, &answers)).into_response()
-    };
-    if let Some(value) = compression {
-        response.headers_mut().insert(COMPRESSION, value);
+    let response = Json(shape.whole(whole, &answers)).into_response();
+    Ok(with_compression(response, compression))
+}
+
+fn with_compression(mut response: Response, told: Option<HeaderValue>) -> Response {
+    if let Some(told) = told {
+        response.headers_mut().insert(COMPRESSION, told);
     }
-    Ok(response)
+    response
 }
 
 fn in_header(report: &CompressionReport) -> Option<HeaderValue> {
@@ -105,6 +97,8 @@ struct Shape {
     id: String,
     created: u64,
     model: String,
+    /// How many answers are made.
+    choices: usize,
     reasoning: bool,
     logprobs: bool,
     include_usage: bool,
@@ -163,18 +157,19 @@ impl Shape {
 }
 
 impl sse::Parts for Shape {
-    type Part = ChatChunk;
-
-    fn opening(&self, index: usize) -> Option<ChatChunk> {
-        let delta = ChatDelta {
-            role: Some("assistant"),
-            content: Some(String::new()),
-            reasoning_content: None,
+    fn opening(&mut self) -> Vec<Part> {
+        let opening = |index| {
+            let delta = ChatDelta {
+                role: Some("assistant"),
+                content: Some(String::new()),
+                reasoning_content: None,
+            };
+            Part::data(&self.delta(index, delta))
         };
-        Some(self.delta(index, delta))
+        (0..self.choices).map(opening).collect()
     }
 
-    fn pieces(&self, index: usize, piece: Piece, tally: Tally) -> Vec<ChatChunk> {
+    fn piece(&mut self, index: usize, piece: Piece, tally: Tally) -> Vec<Part> {
         let mut parts = Vec::new();
         if !piece.reasoning.is_empty() {
             let delta = ChatDelta {
@@ -198,32 +193,43 @@ impl sse::Parts for Shape {
             part.timings = Some(timings(tally));
             parts.push(part);
         }
+        parts.iter().map(Part::data).collect()
+    }
+
+    fn closing(&mut self, answers: &Answers) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if self.include_usage {
+            parts.push(Part::data(&ChatChunk {
+                usage: Some(usage(answers)),
+                timings: Some(timings(answers.total())),
+                ..self.chunk(Vec::new())
+            }));
+        }
+        parts.push(Part::done());
         parts
     }
 
-    fn closing(&self, answers: &Answers) -> Option<ChatChunk> {
-        self.include_usage.then(|| ChatChunk {
-            usage: Some(usage(answers)),
-            timings: Some(timings(answers.total())),
-            ..self.chunk(Vec::new())
-        })
+    fn failing(&mut self, failure: &RouterError) -> Vec<Part> {
+        vec![Part::data(&error::openai(failure)), Part::done()]
     }
 
-    fn sign_of_life(&self) -> Option<ChatChunk> {
-        Some(self.delta(0, ChatDelta::default()))
+    fn signs_of_life(&mut self, _: Duration) -> Vec<Part> {
+        vec![Part::data(&self.delta(0, ChatDelta::default()))]
     }
 
-    fn progress(&self, stage: Stage, elapsed: Duration) -> Option<ChatChunk> {
+    fn progress(&mut self, stage: Stage, elapsed: Duration) -> Option<Part> {
         let (processed, total) = stage.so_far();
-        self.return_progress.then(|| ChatChunk {
-            prompt_progress: Some(PromptProgress {
-                stage: stage.name(),
-                total,
-                cache: stage.cached(),
-                processed,
-                time_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            }),
-            ..self.delta(0, ChatDelta::default())
+        self.return_progress.then(|| {
+            Part::data(&ChatChunk {
+                prompt_progress: Some(PromptProgress {
+                    stage: stage.name(),
+                    total,
+                    cache: stage.cached(),
+                    processed,
+                    time_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+                }),
+                ..self.delta(0, ChatDelta::default())
+            })
         })
     }
 }

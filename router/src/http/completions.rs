@@ -12,9 +12,9 @@ use generation::FinishReason;
 use crate::answer::{AnswerPlan, Piece, Tally};
 use crate::answers::{Answers, admit};
 use crate::error::RouterError;
-use crate::http::sse::Source;
+use crate::http::sse::{Part, Source};
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
-use crate::http::{body, sse};
+use crate::http::{body, error, sse};
 use crate::logprob::TokenLogprob;
 use crate::plan::AnswersPlan;
 use crate::progress::{Progress, Stage};
@@ -44,20 +44,14 @@ pub(super) async fn complete<T: Target>(
         logprobs: plan.top_logprobs.is_some(),
         include_usage: options.include_usage,
     };
-    let held = admit(&state, &plan)?;
     let progress = Progress::default();
-    let mut answers = Answers::start(&state, plan, held, record, &progress).await?;
     if options.stream {
-        let count = answers.len();
-        let source = Source::Running(answers);
-        return Ok(sse::response(
-            source,
-            count,
-            shape,
-            progress,
-            state.config.keep_alive,
-        ));
+        let source = Source::begin(&state, plan, record, &progress).await?;
+        let keep_alive = state.config.keep_alive;
+        return Ok(sse::response(source, shape, progress, keep_alive));
     }
+    let held = admit(&state, &plan)?;
+    let mut answers = Answers::start(&state, plan, held, record, &progress).await?;
     let whole = answers.complete().await?;
     Ok(Json(shape.whole(whole, &answers)).into_response())
 }
@@ -159,14 +153,13 @@ impl Shape {
 }
 
 impl sse::Parts for Shape {
-    type Part = Completion;
-
-    fn opening(&self, index: usize) -> Option<Completion> {
-        let echo = self.echoes.get(index)?;
-        Some(self.text(index, echo.clone()))
+    fn opening(&mut self) -> Vec<Part> {
+        let echoes = self.echoes.iter().enumerate();
+        let echoes = echoes.map(|(index, echo)| Part::data(&self.text(index, echo.clone())));
+        echoes.collect()
     }
 
-    fn pieces(&self, index: usize, piece: Piece, tally: Tally) -> Vec<Completion> {
+    fn piece(&mut self, index: usize, piece: Piece, tally: Tally) -> Vec<Part> {
         let mut part = self.text(index, piece.content);
         let choice = &mut part.choices[0];
         choice.logprobs = self.logprobs.then(|| logprobs(&piece.logprobs));
@@ -174,22 +167,31 @@ impl sse::Parts for Shape {
             choice.finish_reason = Some(finish_reason(reason));
             part.timings = Some(timings(tally));
         }
-        vec![part]
+        vec![Part::data(&part)]
     }
 
-    fn closing(&self, answers: &Answers) -> Option<Completion> {
-        self.include_usage.then(|| Completion {
-            usage: Some(usage(answers)),
-            timings: Some(timings(answers.total())),
-            ..self.part(Vec::new())
-        })
+    fn closing(&mut self, answers: &Answers) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if self.include_usage {
+            parts.push(Part::data(&Completion {
+                usage: Some(usage(answers)),
+                timings: Some(timings(answers.total())),
+                ..self.part(Vec::new())
+            }));
+        }
+        parts.push(Part::done());
+        parts
     }
 
-    fn sign_of_life(&self) -> Option<Completion> {
-        Some(self.text(0, String::new()))
+    fn failing(&mut self, failure: &RouterError) -> Vec<Part> {
+        vec![Part::data(&error::openai(failure)), Part::done()]
     }
 
-    fn progress(&self, _: Stage, _: Duration) -> Option<Completion> {
+    fn signs_of_life(&mut self, _: Duration) -> Vec<Part> {
+        vec![Part::data(&self.text(0, String::new()))]
+    }
+
+    fn progress(&mut self, _: Stage, _: Duration) -> Option<Part> {
         None
     }
 }

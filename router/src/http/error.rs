@@ -1,9 +1,9 @@
-//! Errors as the OpenAI API spells them. Nothing else knows how an error looks on the wire.
+//! Errors as the APIs spell them. Nothing else knows how an error looks on the wire.
 
 use std::any::Any;
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use generation::GenerateError;
 use sampling::SamplingError;
@@ -15,13 +15,40 @@ use crate::error::RouterError;
 const RETRY_AFTER_BUSY_SECONDS: u64 = 1;
 const RETRY_AFTER_UNAVAILABLE_SECONDS: u64 = 2;
 
+/// Where the Messages API lives; everything else speaks as OpenAI does.
+const MESSAGES: &str = "/v1/messages";
+/// Sent by every client of the Messages API, wherever it calls.
+const ANTHROPIC_VERSION: &str = "anthropic-version";
+
+/// Whose shape errors have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    OpenAi,
+    Anthropic,
+}
+
+impl Dialect {
+    /// What the client of a request speaks.
+    pub fn of(path: &str, headers: &HeaderMap) -> Self {
+        let below = path.strip_prefix(MESSAGES);
+        if below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            || headers.contains_key(ANTHROPIC_VERSION)
+        {
+            Self::Anthropic
+        } else {
+            Self::OpenAi
+        }
+    }
+}
+
+/// The body of an error as OpenAI has it, also in the middle of a stream.
 #[derive(Debug, Serialize)]
-struct Body {
-    error: Detail,
+pub(super) struct OpenAiBody {
+    error: OpenAiDetail,
 }
 
 #[derive(Debug, Serialize)]
-struct Detail {
+struct OpenAiDetail {
     message: String,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -35,29 +62,59 @@ struct Detail {
     n_ctx: Option<usize>,
 }
 
-/// The body of an error that comes in the middle of a stream.
-pub(super) fn event_json(error: &RouterError) -> String {
-    to_json(&body(error))
+/// The body of an error as Anthropic has it, also in the middle of a stream.
+#[derive(Debug, Serialize)]
+pub(super) struct AnthropicBody {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    error: AnthropicDetail,
+    request_id: String,
 }
 
+#[derive(Debug, Serialize)]
+struct AnthropicDetail {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    message: String,
+}
+
+/// The response has a status and the error beside it; [`write_body`] knows the request and gives it a body.
 impl IntoResponse for RouterError {
     fn into_response(self) -> Response {
         let status = status(&self);
         if status.is_server_error() {
             tracing::warn!(error = %self, status = status.as_u16(), "a request fails");
         }
-        let mut response = (status, Json(body(&self))).into_response();
-        let headers = response.headers_mut();
+        let mut response = status.into_response();
         let retry_after = match status {
             StatusCode::TOO_MANY_REQUESTS => Some(RETRY_AFTER_BUSY_SECONDS),
             StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_AFTER_UNAVAILABLE_SECONDS),
             _ => None,
         };
         if let Some(seconds) = retry_after {
+            let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(self);
         response
     }
+}
+
+/// Where `response` carries an error, gives it the body that the client reads.
+pub(super) fn write_body(response: Response, dialect: Dialect, request_id: &str) -> Response {
+    let Some(error) = response.extensions().get::<RouterError>() else {
+        return response;
+    };
+    let body = match dialect {
+        Dialect::OpenAi => Json(openai(error)).into_response(),
+        Dialect::Anthropic => Json(anthropic(error, request_id)).into_response(),
+    };
+    let (mut parts, _) = response.into_parts();
+    let (written, body) = body.into_parts();
+    parts.headers.extend(written.headers);
+    // It was that of no body.
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, body)
 }
 
 /// The answer to a request in which something panicked.
@@ -97,22 +154,16 @@ fn status(error: &RouterError) -> StatusCode {
     }
 }
 
-fn body(error: &RouterError) -> Body {
-    let status = status(error);
-    let kind = match status {
+/// The error as OpenAI spells it.
+pub(super) fn openai(error: &RouterError) -> OpenAiBody {
+    let kind = match status(error) {
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         status if status.is_server_error() => "server_error",
         _ => "invalid_request_error",
     };
-    let (n_prompt_tokens, n_ctx) = match error {
-        RouterError::Generate(GenerateError::PromptTooLong {
-            prompt_tokens,
-            context_length,
-        }) => (Some(*prompt_tokens), Some(*context_length)),
-        _ => (None, None),
-    };
-    Body {
-        error: Detail {
+    let (n_prompt_tokens, n_ctx) = too_long(error).unzip();
+    OpenAiBody {
+        error: OpenAiDetail {
             message: error.to_string(),
             kind,
             param: param(error),
@@ -120,6 +171,47 @@ fn body(error: &RouterError) -> Body {
             n_prompt_tokens,
             n_ctx,
         },
+    }
+}
+
+/// The error as Anthropic spells it.
+pub(super) fn anthropic(error: &RouterError, request_id: &str) -> AnthropicBody {
+    let kind = match status(error) {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+        status if status.is_server_error() => "api_error",
+        _ => "invalid_request_error",
+    };
+    // These words and numbers are what clients look for before they shorten a conversation.
+    let message = match (error, too_long(error)) {
+        (_, Some((prompt, limit))) => {
+            format!("prompt is too long: {prompt} tokens > {limit} maximum")
+        }
+        (RouterError::Worker(WorkerError::PromptTooLong(said)), None) => {
+            format!("prompt is too long: {said}")
+        }
+        _ => error.to_string(),
+    };
+    AnthropicBody {
+        kind: "error",
+        error: AnthropicDetail { kind, message },
+        request_id: request_id.to_owned(),
+    }
+}
+
+/// Tokens of a prompt that is too long, and those that there is room for.
+fn too_long(error: &RouterError) -> Option<(usize, usize)> {
+    match error {
+        RouterError::Generate(GenerateError::PromptTooLong {
+            prompt_tokens,
+            context_length,
+        }) => Some((*prompt_tokens, *context_length)),
+        _ => None,
     }
 }
 
@@ -164,8 +256,4 @@ fn code(error: &RouterError) -> Option<&'static str> {
         RouterError::Panicked => Some("internal_error"),
         _ => None,
     }
-}
-
-fn to_json(body: &Body) -> String {
-    serde_json::to_string(body).expect("strings and numbers are always JSON")
 }

@@ -8,12 +8,15 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tracing::{Instrument, info_span};
 
+use crate::http::error::{Dialect, write_body};
 use crate::random;
 use crate::record::RequestRecord;
 use crate::state::State;
 use crate::target::Target;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same for clients of the Messages API.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// Longest name that is taken over from a client.
 const MAX_ID_BYTES: usize = 128;
@@ -31,12 +34,18 @@ pub(super) async fn track<T: Target>(
     let span = info_span!("request", request_id = %id, route);
     let metrics = Arc::clone(&state.metrics);
     let method = request.method().clone();
+    let dialect = Dialect::of(request.uri().path(), request.headers());
     let record = Arc::new(RequestRecord::new(id, method, route, metrics));
     request.extensions_mut().insert(Arc::clone(&record));
-    let mut response = next.run(request).instrument(span).await;
+    let response = next.run(request).instrument(span).await;
     record.responded(response.status());
+    let mut response = write_body(response, dialect, &record.id);
     if let Ok(id) = HeaderValue::from_str(&record.id) {
-        response.headers_mut().insert(REQUEST_ID, id);
+        let headers = response.headers_mut();
+        if dialect == Dialect::Anthropic {
+            headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
+        }
+        headers.insert(REQUEST_ID, id);
     }
     response
 }

@@ -106,7 +106,7 @@ fn a_stream_begins_before_its_prompt_is_cut_and_tells_how_far_it_is() {
     let (events, done) = set.server.post(CHAT, &body).events();
     let error = &events.last().unwrap()["error"];
     assert!(
-        !done && error["code"] == "context_length_exceeded",
+        done && error["code"] == "context_length_exceeded",
         "{error}"
     );
 }

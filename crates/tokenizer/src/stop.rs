@@ -16,7 +16,8 @@ pub struct StopMatcher {
     stops: Vec<String>,
     include_stop: bool,
     held: String,
-    stopped: bool,
+    /// The stop string that was found, by its place in the list.
+    found: Option<usize>,
 }
 
 impl StopMatcher {
@@ -31,13 +32,13 @@ impl StopMatcher {
             stops,
             include_stop,
             held: String::new(),
-            stopped: false,
+            found: None,
         }
     }
 
     /// Takes `chunk` and gives the text that can no longer be part of a stop string.
     pub fn push(&mut self, chunk: &str) -> StopStep {
-        if self.stopped {
+        if self.stopped() {
             return StopStep {
                 emit: String::new(),
                 stopped: true,
@@ -47,16 +48,17 @@ impl StopMatcher {
         let first = self
             .stops
             .iter()
-            .filter_map(|stop| {
+            .enumerate()
+            .filter_map(|(index, stop)| {
                 self.held
                     .find(stop.as_str())
-                    .map(|at| (at + stop.len(), at))
+                    .map(|at| (at + stop.len(), at, index))
             })
             .min();
-        if let Some((end, start)) = first {
+        if let Some((end, start, index)) = first {
             self.held
                 .truncate(if self.include_stop { end } else { start });
-            self.stopped = true;
+            self.found = Some(index);
             return StopStep {
                 emit: std::mem::take(&mut self.held),
                 stopped: true,
@@ -83,7 +85,13 @@ impl StopMatcher {
     /// Whether a stop string was found.
     #[must_use]
     pub fn stopped(&self) -> bool {
-        self.stopped
+        self.found.is_some()
+    }
+
+    /// The stop string that was found.
+    #[must_use]
+    pub fn found(&self) -> Option<&str> {
+        self.found.map(|index| self.stops[index].as_str())
     }
 }
 
@@ -100,20 +108,18 @@ mod tests {
     use super::*;
 
     /// The definition: grow the text character by character until some stop string ends it.
-    fn naive(text: &str, stops: &[&str], include: bool) -> (String, bool) {
+    fn naive(text: &str, stops: &[&str], include: bool) -> (String, Option<String>) {
         let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
         for end in ends {
             let hits = stops
                 .iter()
                 .filter(|s| !s.is_empty() && text[..end].ends_with(**s));
-            if let Some(len) = hits.map(|s| s.len()).max() {
-                return (
-                    text[..if include { end } else { end - len }].to_owned(),
-                    true,
-                );
+            if let Some(hit) = hits.max_by_key(|s| s.len()) {
+                let kept = if include { end } else { end - hit.len() };
+                return (text[..kept].to_owned(), Some((*hit).to_owned()));
             }
         }
-        (text.to_owned(), false)
+        (text.to_owned(), None)
     }
 
     #[test]
@@ -157,7 +163,7 @@ mod tests {
                     }
                     got.push_str(&matcher.finish());
                     assert_eq!(
-                        (got, matcher.stopped()),
+                        (got, matcher.found().map(str::to_owned)),
                         want,
                         "{whole:?} {stops:?} {cuts:b}"
                     );

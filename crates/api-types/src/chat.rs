@@ -35,6 +35,8 @@ pub struct ChatRequest {
     pub tool_choice: ToolChoice,
     /// Whether it may call several in one answer.
     pub parallel_tool_calls: bool,
+    /// Types of tools that were left out because only another server has them.
+    pub skipped_tools: Vec<String>,
     /// Whether the prompt ends with the opening of an assistant turn.
     pub add_generation_prompt: bool,
     /// Further variables of the template.
@@ -63,6 +65,7 @@ impl ChatRequest {
             messages: messages::check(messages.ok_or_else(|| missing("messages"))?)?,
             tools,
             tool_choice,
+            skipped_tools: Vec::new(),
             parallel_tool_calls: fields.bool("parallel_tool_calls")?.unwrap_or(true),
             add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
             template_kwargs: take_template_kwargs(&mut fields)?,

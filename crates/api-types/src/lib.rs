@@ -1,9 +1,10 @@
-//! The JSON of the OpenAI API: requests checked once into types that cannot be wrong, and the shapes of the answers.
+//! The JSON of the APIs of OpenAI and Anthropic: requests checked once into types that cannot be wrong, and the shapes of the answers.
 //! Knows no tokenizer, no template and no transport.
 
 #![forbid(unsafe_code)]
 
 mod answer;
+mod anthropic;
 mod chat;
 mod completion;
 mod compression;
@@ -19,6 +20,10 @@ pub use answer::{
     ChatMessage, ChatTopLogprob, Completion, CompletionChoice, CompletionLogprobs,
     CompletionTokensDetails, CompressionReport, PromptProgress, PromptTokensDetails,
     SpeculationReport, SpeculationStages, Timings, Usage,
+};
+pub use anthropic::answer::{
+    AnthropicBlock, AnthropicDelta, AnthropicEnd, AnthropicEvent, AnthropicMessage,
+    AnthropicOutputDetails, AnthropicUsage,
 };
 pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};

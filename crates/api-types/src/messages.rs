@@ -12,17 +12,30 @@ const ROLES: &str = "\"system\", \"developer\", \"user\", \"assistant\" or \"too
 /// other place for them.
 pub(crate) fn check(items: Vec<Value>) -> Result<Vec<Value>, RequestError> {
     if items.is_empty() {
-        let expected = "one message at least";
-        return Err(RequestError::wrong("messages", "an empty list", expected));
+        return Err(empty());
     }
     let mut system: Vec<String> = Vec::new();
-    let mut messages = Vec::with_capacity(items.len());
+    let mut turns = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
         match message(&format!("messages[{index}]"), item)? {
             Message::System(text) => system.push(text),
-            Message::Turn(turn) => messages.push(Value::Object(turn)),
+            Message::Turn(turn) => turns.push(turn),
         }
     }
+    assemble(system, turns)
+}
+
+/// There is nothing to answer.
+pub(crate) fn empty() -> RequestError {
+    RequestError::wrong("messages", "an empty list", "one message at least")
+}
+
+/// A conversation of turns, with all system texts in front.
+pub(crate) fn assemble(
+    system: Vec<String>,
+    turns: Vec<Map<String, Value>>,
+) -> Result<Vec<Value>, RequestError> {
+    let mut messages: Vec<Value> = turns.into_iter().map(Value::Object).collect();
     if let [.., before, last] = messages.as_slice()
         && before["role"] == "assistant"
         && last["role"] == "assistant"

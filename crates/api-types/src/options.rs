@@ -189,31 +189,33 @@ fn take_seed(fields: &mut Fields) -> Result<Option<u64>, RequestError> {
 }
 
 fn take_stop(fields: &mut Fields) -> Result<Vec<String>, RequestError> {
-    let stops = match fields.value("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::String(stop)) => vec![stop],
-        Some(Value::Array(items)) => items
+    let Some((name, value)) = fields.aliased(&["stop", "stop_sequences"]) else {
+        return Ok(Vec::new());
+    };
+    let stops = match value {
+        Value::String(stop) => vec![stop],
+        Value::Array(items) => items
             .into_iter()
             .enumerate()
             .map(|(index, item)| match item {
                 Value::String(stop) => Ok(stop),
                 other => Err(RequestError::wrong(
-                    format!("stop[{index}]"),
+                    format!("{name}[{index}]"),
                     shown(&other),
                     "a string",
                 )),
             })
             .collect::<Result<_, _>>()?,
-        Some(other) => return Err(fields.wrong("stop", &other, "a string or a list of strings")),
+        other => return Err(fields.wrong(name, &other, "a string or a list of strings")),
     };
     if stops.len() > MAX_STOPS {
         let found = format!("a list of {}", stops.len());
         let expected = format!("{MAX_STOPS} strings at most");
-        return Err(RequestError::wrong("stop", found, expected));
+        return Err(RequestError::wrong(name, found, expected));
     }
     if stops.iter().any(|s| s.chars().count() > MAX_STOP_CHARS) {
         let expected = format!("strings of {MAX_STOP_CHARS} characters at most");
-        return Err(RequestError::wrong("stop", "too long", expected));
+        return Err(RequestError::wrong(name, "too long", expected));
     }
     Ok(stops.into_iter().filter(|s| !s.is_empty()).collect())
 }

@@ -31,6 +31,8 @@ pub(crate) struct Piece {
     pub logprobs: Vec<TokenLogprob>,
     /// Why the answer is complete.
     pub finish: Option<FinishReason>,
+    /// The stop string that ended it, if one did.
+    pub stopped_at: Option<String>,
 }
 
 impl Piece {
@@ -53,6 +55,7 @@ impl Piece {
         }
         self.logprobs.extend(later.logprobs);
         self.finish = later.finish.or(self.finish);
+        self.stopped_at = later.stopped_at.or(self.stopped_at.take());
     }
 }
 
@@ -156,6 +159,7 @@ impl Answer {
         }
         if self.is_finished() {
             piece.finish = self.finish;
+            piece.stopped_at = self.stop.found().map(str::to_owned);
         }
         if (piece.finish.is_some() || !piece.content.is_empty())
             && let Some(entries) = &mut self.logprobs

@@ -1,9 +1,11 @@
 //! The answers to one request: admission, and the events of all of them as one stream of pieces.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use api_types::CompressionReport;
 use generation::{FinishReason, GenerateEvent, SpeculationTimings};
@@ -13,12 +15,13 @@ use tokio_stream::{Stream, StreamExt, StreamMap};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use worker_api::WorkerError;
 
+use crate::active::Listed;
 use crate::answer::{Answer, Piece, Tally};
 use crate::error::RouterError;
 use crate::metrics::Metrics;
 use crate::plan::AnswersPlan;
 use crate::progress::{Progress, Stage};
-use crate::record::{Outcome, RequestRecord};
+use crate::record::{Outcome, Phase, RequestRecord};
 use crate::state::State;
 use crate::target::Target;
 
@@ -40,6 +43,7 @@ pub(crate) struct Answers {
     progress: Progress,
     /// None of it is needed once the answers are complete or have failed.
     held: Option<Held>,
+    _listed: Listed,
 }
 
 /// Room for the answers, given back when dropped.
@@ -64,6 +68,7 @@ impl Answers {
         record: Arc<RequestRecord>,
         progress: &Progress,
     ) -> Result<Self, RouterError> {
+        let listed = state.active.list(&record);
         let n = plan.options.n as usize;
         let mut compression = None;
         if let Some(job) = plan.compression.take() {
@@ -85,6 +90,10 @@ impl Answers {
         let prompt_tokens: usize = plan.prompts.iter().map(|(prompt, _)| prompt.len()).sum();
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
         state.metrics.prompt_tokens.increment(prompt_tokens.into());
+        record.progressed(|so_far| {
+            so_far.phase = Phase::Queued;
+            so_far.prompt_tokens = prompt_tokens;
+        });
         let tokenizer = &state.words.tokenizer;
         let answer = |plan| Answer::new(Arc::clone(tokenizer), plan);
         Ok(Self {
@@ -104,7 +113,25 @@ impl Answers {
             record,
             progress: progress.clone(),
             held: Some(held),
+            _listed: listed,
         })
+    }
+
+    /// Waits until the target has begun with the prompt, so that it is known how much of it was cached, or for
+    /// `patience`.
+    pub async fn begun(&mut self, patience: Duration) -> Result<(), RouterError> {
+        let begun = poll_fn(|cx| {
+            while self.record.so_far().phase < Phase::Prefill {
+                match ready!(self.poll_event(cx)) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => return Poll::Ready(Err(error)),
+                    None => break,
+                }
+            }
+            Poll::Ready(Ok(()))
+        });
+        let begun = tokio::time::timeout(patience, begun).await;
+        begun.unwrap_or(Ok(()))
     }
 
     /// What one of them took so far.
@@ -163,10 +190,18 @@ impl Answers {
                 self.metrics
                     .cached_tokens
                     .increment((*cached_tokens).into());
+                self.record.progressed(|so_far| {
+                    so_far.phase = so_far.phase.max(Phase::Prefill);
+                    so_far.cached_tokens += cached_tokens;
+                });
             }
             GenerateEvent::Token(_) => {
                 self.progress.set(None);
                 self.metrics.generated_tokens.increment(1);
+                self.record.progressed(|so_far| {
+                    so_far.phase = Phase::Decode;
+                    so_far.completion_tokens += 1;
+                });
                 match answer.last_token() {
                     None => self
                         .metrics
@@ -202,7 +237,32 @@ impl Answers {
         }
     }
 
-    fn fail(&mut self, error: RouterError) -> Poll<Option<<Self as Stream>::Item>> {
+    /// Takes the next event, if there is one to come.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(), RouterError>>> {
+        if self.held.is_none() {
+            return Poll::Ready(None);
+        }
+        if self.answers.iter().all(Answer::is_finished) {
+            self.end(Outcome::Complete);
+            return Poll::Ready(None);
+        }
+        if self.deadline.as_mut().poll(cx).is_ready() {
+            return self.fail(RouterError::Draining);
+        }
+        match ready!(Pin::new(&mut self.events).poll_next(cx)) {
+            Some((index, Ok(event))) => {
+                self.take(index, event);
+                Poll::Ready(Some(Ok(())))
+            }
+            Some((_, Err(error))) => self.fail(error.into()),
+            None => {
+                let broken = "the worker broke off its answer".to_owned();
+                self.fail(WorkerError::Internal(broken).into())
+            }
+        }
+    }
+
+    fn fail(&mut self, error: RouterError) -> Poll<Option<Result<(), RouterError>>> {
         self.end(Outcome::Failed);
         Poll::Ready(Some(Err(error)))
     }
@@ -217,23 +277,10 @@ impl Stream for Answers {
             if let Some(next) = this.ready.pop_front() {
                 return Poll::Ready(Some(Ok(next)));
             }
-            if this.held.is_none() {
-                return Poll::Ready(None);
-            }
-            if this.answers.iter().all(Answer::is_finished) {
-                this.end(Outcome::Complete);
-                return Poll::Ready(None);
-            }
-            if this.deadline.as_mut().poll(cx).is_ready() {
-                return this.fail(RouterError::Draining);
-            }
-            match ready!(Pin::new(&mut this.events).poll_next(cx)) {
-                Some((index, Ok(event))) => this.take(index, event),
-                Some((_, Err(error))) => return this.fail(error.into()),
-                None => {
-                    let broken = "the worker broke off its answer".to_owned();
-                    return this.fail(WorkerError::Internal(broken).into());
-                }
+            match ready!(this.poll_event(cx)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
             }
         }
     }

@@ -12,6 +12,9 @@ use crate::compression::CompressionConfig;
 pub struct RouterConfig {
     /// Name that clients ask for; by default `general.name` of the model file, or the file's own name.
     pub model_name: Option<String>,
+    /// Whether requests that name another model are answered with 404. Otherwise any name will do, for many clients
+    /// know only those of the model that they were made for.
+    pub strict_model_names: bool,
     /// Text of a Jinja chat template; by default the model file's own, or plain ChatML.
     pub chat_template: Option<String>,
     /// Variables given to the chat template unless the request sets them, such as `enable_thinking`.
@@ -36,10 +39,11 @@ impl Default for RouterConfig {
     fn default() -> Self {
         Self {
             model_name: None,
+            strict_model_names: false,
             chat_template: None,
             template_kwargs: Map::new(),
             max_in_flight: 64,
-            max_body_bytes: 8 << 20,
+            max_body_bytes: 64 << 20,
             drain_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
             cors: false,

@@ -1,5 +1,8 @@
 //! From a conversation to the plan of its answers: what all chat APIs have in common.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use api_types::ChatRequest;
 use chat::{ReasoningStart, RenderInput};
 
@@ -9,21 +12,60 @@ use crate::plan::AnswersPlan;
 use crate::state::{State, Words};
 use crate::target::Target;
 
+/// Tools that are told of at most; their names come from clients.
+const MAX_TOLD: usize = 64;
+
+/// Types of tools that requests brought and nobody here can run, so that each is told of once.
+#[derive(Debug, Default)]
+pub(crate) struct SkippedTools(Mutex<BTreeSet<String>>);
+
+impl SkippedTools {
+    fn tell(&self, kinds: &[String]) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for kind in kinds {
+            if told.len() < MAX_TOLD && told.insert(kind.clone()) {
+                tracing::info!(
+                    kind,
+                    "tools of this type run on no machine here; requests go on without them"
+                );
+            }
+        }
+    }
+}
+
+/// The prompt of a conversation, as text.
+pub(crate) fn prompt<T: Target>(
+    state: &State<T>,
+    mut request: ChatRequest,
+) -> Result<String, RouterError> {
+    state.words.render(&input(state, &mut request)?)
+}
+
+/// What the template is given of a request.
+fn input<T: Target>(
+    state: &State<T>,
+    request: &mut ChatRequest,
+) -> Result<RenderInput, RouterError> {
+    state.check_model(request.options.model.as_deref())?;
+    state.skipped_tools.tell(&request.skipped_tools);
+    let mut kwargs = state.config.template_kwargs.clone();
+    kwargs.extend(std::mem::take(&mut request.template_kwargs));
+    let tools = std::mem::take(&mut request.tools);
+    Ok(RenderInput {
+        messages: std::mem::take(&mut request.messages),
+        tools: Some(tools).filter(|tools| !tools.is_empty()),
+        add_generation_prompt: request.add_generation_prompt,
+        kwargs,
+    })
+}
+
 /// Renders and encodes a conversation.
 pub(crate) fn plan<T: Target>(
     state: &State<T>,
-    request: ChatRequest,
+    mut request: ChatRequest,
 ) -> Result<AnswersPlan, RouterError> {
-    state.check_model(request.options.model.as_deref())?;
-    let mut kwargs = state.config.template_kwargs.clone();
-    kwargs.extend(request.template_kwargs);
     let words: &Words = &state.words;
-    let mut input = RenderInput {
-        messages: request.messages,
-        tools: Some(request.tools).filter(|tools| !tools.is_empty()),
-        add_generation_prompt: request.add_generation_prompt,
-        kwargs,
-    };
+    let mut input = input(state, &mut request)?;
     let prompt = words.render(&input)?;
     let ids = words.encode_prompt(&prompt);
     input.add_generation_prompt = false;

@@ -28,12 +28,19 @@ pub(crate) enum RouterError {
     Draining,
     #[error("the body is longer than {limit} bytes")]
     BodyTooLarge { limit: usize },
+    #[error("path and headers are longer than {limit} bytes")]
+    HeadTooLarge { limit: usize },
     #[error("the body could not be read to its end")]
     BodyCut,
     #[error("there is no {path}")]
     UnknownRoute { path: String },
     #[error("{path} does not take {method}")]
     WrongMethod { method: Method, path: String },
+    #[error("{path} is not offered: this server has no model for {what}")]
+    NotOffered {
+        path: &'static str,
+        what: &'static str,
+    },
     /// A bug; the facts are in the log.
     #[error("an internal error; the log of the server has the details")]
     Panicked,

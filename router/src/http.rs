@@ -3,11 +3,14 @@
 mod body;
 mod chat;
 mod completions;
+mod conversation;
 mod error;
 mod health;
+mod messages;
 mod metrics;
 mod models;
 mod props;
+mod slots;
 mod sse;
 mod tokenize;
 mod track;
@@ -16,8 +19,10 @@ mod usage;
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::http::{Method, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{IntoMakeService, get, post};
 use axum::{Router, ServiceExt};
 use tower::util::{MapRequest, option_layer};
@@ -50,12 +55,26 @@ fn routes<T: Target>(state: Arc<State<T>>) -> Router {
         .route("/v1/models", get(models::list::<T>))
         .route("/v1/models/{*id}", get(models::one::<T>))
         .route("/v1/chat/completions", post(chat::complete::<T>))
+        .route(
+            "/v1/chat/completions/input_tokens",
+            post(chat::count_tokens::<T>),
+        )
         .route("/v1/completions", post(completions::complete::<T>))
+        .route("/v1/messages", post(messages::create::<T>))
+        .route(
+            "/v1/messages/count_tokens",
+            post(messages::count_tokens::<T>),
+        )
+        .route("/v1/embeddings", post(no_embeddings))
+        .route("/v1/rerank", post(no_reranking))
+        .route("/slots", get(slots::slots::<T>))
+        .route("/apply-template", post(conversation::apply_template::<T>))
         .route("/tokenize", post(tokenize::tokenize::<T>))
         .route("/detokenize", post(tokenize::detokenize::<T>))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(option_layer(cors))
+        .layer(from_fn(answer_options))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(from_fn_with_state(Arc::clone(&state), track::track::<T>));
     routes.with_state(state)
@@ -78,6 +97,33 @@ fn trim_slash(mut request: Request) -> Request {
         *request.uri_mut() = uri;
     }
     request
+}
+
+/// Whatever is asked about, the answer has no body; its headers say what may be done.
+async fn answer_options(request: Request, next: Next) -> Response {
+    let asks = request.method() == Method::OPTIONS;
+    let response = next.run(request).await;
+    if !asks {
+        return response;
+    }
+    let mut headers = response.into_parts().0.headers;
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(CONTENT_TYPE);
+    (StatusCode::NO_CONTENT, headers).into_response()
+}
+
+async fn no_embeddings() -> RouterError {
+    RouterError::NotOffered {
+        path: "/v1/embeddings",
+        what: "embeddings",
+    }
+}
+
+async fn no_reranking() -> RouterError {
+    RouterError::NotOffered {
+        path: "/v1/rerank",
+        what: "ranking",
+    }
 }
 
 async fn unknown_route(uri: Uri) -> RouterError {

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod active;
 mod answer;
 mod answers;
 mod back_off;

@@ -17,16 +17,55 @@ pub(crate) struct RequestRecord {
     pub id: String,
     pub started: Instant,
     method: Method,
-    route: String,
+    pub route: String,
     metrics: Arc<Metrics>,
     facts: Mutex<Facts>,
+}
+
+/// How far the answers of a request are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SoFar {
+    pub phase: Phase,
+    pub prompt_tokens: u32,
+    pub cached_tokens: u32,
+    pub completion_tokens: u32,
+}
+
+/// What is done for a request now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Its prompt is made shorter, or it is on its way to the target.
+    #[default]
+    Preparing,
+    /// The target has it, and has not begun.
+    Queued,
+    /// The target reads the prompt.
+    Prefill,
+    /// Tokens come.
+    Decode,
+}
+
+impl Phase {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Queued => "queued",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+
+    /// Whether the target works for it.
+    pub fn is_processing(self) -> bool {
+        matches!(self, Self::Prefill | Self::Decode)
+    }
 }
 
 #[derive(Debug, Clone, Default)]
 struct Facts {
     status: Option<u16>,
-    prompt_tokens: u32,
-    completion_tokens: u32,
+    so_far: SoFar,
     outcome: Option<Outcome>,
 }
 
@@ -57,8 +96,17 @@ impl RequestRecord {
     pub fn answered(&self, outcome: Outcome, prompt_tokens: u32, completion_tokens: u32) {
         let mut facts = self.facts();
         facts.outcome = Some(outcome);
-        facts.prompt_tokens = prompt_tokens;
-        facts.completion_tokens = completion_tokens;
+        facts.so_far.prompt_tokens = prompt_tokens;
+        facts.so_far.completion_tokens = completion_tokens;
+    }
+
+    /// Takes note of how far it is.
+    pub fn progressed(&self, note: impl FnOnce(&mut SoFar)) {
+        note(&mut self.facts().so_far);
+    }
+
+    pub fn so_far(&self) -> SoFar {
+        self.facts().so_far
     }
 
     fn facts(&self) -> MutexGuard<'_, Facts> {
@@ -97,8 +145,8 @@ impl Drop for RequestRecord {
             status,
             cancelled,
             failed = facts.outcome == Some(Outcome::Failed),
-            prompt_tokens = facts.prompt_tokens,
-            completion_tokens = facts.completion_tokens,
+            prompt_tokens = facts.so_far.prompt_tokens,
+            completion_tokens = facts.so_far.completion_tokens,
             elapsed_ms,
             "request"
         );

@@ -37,6 +37,8 @@ pub struct Settings {
     /// Name that clients ask for; by default `general.name` of the model file, or the file's own name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_name: Option<String>,
+    /// Whether requests that name another model are answered with 404.
+    pub strict_model_names: bool,
     /// Jinja file to use instead of the model's chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_file: Option<PathBuf>,
@@ -85,6 +87,7 @@ impl Default for Settings {
             prefill: None,
             prefill_drafter: None,
             model_name: None,
+            strict_model_names: config.strict_model_names,
             chat_template_file: None,
             max_in_flight: config.max_in_flight,
             max_body_bytes: config.max_body_bytes,
@@ -118,6 +121,7 @@ impl Settings {
         };
         Ok(RouterConfig {
             model_name: self.model_name,
+            strict_model_names: self.strict_model_names,
             chat_template: self.chat_template_file.map(read).transpose()?,
             template_kwargs: self.template_kwargs,
             max_in_flight: self.max_in_flight,

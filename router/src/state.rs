@@ -12,8 +12,10 @@ use tokenizer::{EncodeOptions, Tokenizer};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::active::Active;
 use crate::compression::{Compressor, Prefill, token_list};
 use crate::config::RouterConfig;
+use crate::conversation::SkippedTools;
 use crate::drafts::DraftStatus;
 use crate::error::RouterError;
 use crate::metrics::Metrics;
@@ -31,6 +33,8 @@ pub(crate) struct State<T> {
     pub compressor: Compressor,
     pub metrics: Arc<Metrics>,
     pub draft: Arc<DraftStatus>,
+    pub active: Active,
+    pub skipped_tools: SkippedTools,
     /// One permit per answer being made.
     pub permits: Arc<Semaphore>,
     /// The shutdown has begun.
@@ -81,6 +85,8 @@ impl<T: Target> State<T> {
             compressor,
             metrics,
             draft,
+            active: Active::default(),
+            skipped_tools: SkippedTools::default(),
             permits: Arc::new(Semaphore::new(permits)),
             config: RouterConfig {
                 max_in_flight: permits,
@@ -102,14 +108,20 @@ impl<T: Target> State<T> {
     /// Whether a request may name the model so.
     pub fn check_model(&self, name: Option<&str>) -> Result<(), RouterError> {
         match name {
-            Some(name) if name != self.words.model_name && name != self.words.file_stem => {
-                Err(RouterError::UnknownModel {
-                    name: name.to_owned(),
-                    served: self.words.model_name.clone(),
-                })
-            }
+            Some(name) if self.config.strict_model_names => self.find_model(name),
             _ => Ok(()),
         }
+    }
+
+    /// Whether this is the name of the model.
+    pub fn find_model(&self, name: &str) -> Result<(), RouterError> {
+        if name == self.words.model_name || name == self.words.file_stem {
+            return Ok(());
+        }
+        Err(RouterError::UnknownModel {
+            name: name.to_owned(),
+            served: self.words.model_name.clone(),
+        })
     }
 }
 

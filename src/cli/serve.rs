@@ -181,6 +181,10 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "TANDEM_MODEL_NAME", value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_name: Option<String>,
+    /// Answer requests that name another model with 404; without it any name will do.
+    #[arg(long, env = "TANDEM_STRICT_MODEL_NAMES", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strict_model_names: Option<bool>,
     /// Jinja file to use instead of the model's chat template.
     #[arg(long, env = "TANDEM_CHAT_TEMPLATE_FILE", value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,7 +193,7 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "TANDEM_MAX_IN_FLIGHT", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_in_flight: Option<usize>,
-    /// Longest request body; longer ones are answered with 413 [default: 8388608].
+    /// Longest request body; longer ones are answered with 413 [default: 67108864].
     #[arg(long, env = "TANDEM_MAX_BODY_BYTES", value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_body_bytes: Option<usize>,

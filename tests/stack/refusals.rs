@@ -25,7 +25,13 @@ fn assert_refused(reply: &Reply, status: u16, part_of_message: &str) {
 
 #[test]
 fn bad_requests_are_refused_one_by_one_and_the_next_good_one_is_answered() {
-    let set = Set::start(&["--ctx-size", CONTEXT]);
+    let set = Set::start(&[
+        "--ctx-size",
+        CONTEXT,
+        "--strict-model-names",
+        "--max-body-bytes",
+        "8388608",
+    ]);
     let client = set.client();
     let before = client.complete("x = 1\n", 8);
     let bad_bytes: [(&[u8], &str); 6] = [

@@ -12,19 +12,19 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use generation::FinishReason;
+use serde_json::{Value, json};
 
 use crate::answer::{Piece, Tally};
 use crate::answers::{Answers, admit};
-use crate::conversation;
 use crate::error::RouterError;
 use crate::http::sse::{Part, Source};
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
-use crate::http::{body, error, sse};
+use crate::http::{conversation, error, sse};
 use crate::logprob::TokenLogprob;
 use crate::progress::{Progress, Stage};
 use crate::random;
 use crate::record::RequestRecord;
-use crate::state::{State, offload, unix_seconds};
+use crate::state::{State, unix_seconds};
 use crate::target::Target;
 
 /// How much was left of a prompt, where that is known before the answer.
@@ -36,15 +36,7 @@ pub(super) async fn complete<T: Target>(
     Extension(record): Extension<Arc<RequestRecord>>,
     request: Request,
 ) -> Result<Response, RouterError> {
-    let (parts, body) = request.into_parts();
-    let body = body::read(&parts, body, state.config.max_body_bytes).await?;
-    let plan = {
-        let state = Arc::clone(&state);
-        offload(body.len(), move || {
-            conversation::plan(&state, ChatRequest::from_body(&body)?)
-        })
-        .await??
-    };
+    let plan = conversation::plan(&state, request, ChatRequest::from_body).await?;
     let options = plan.options.clone();
     let shape = Shape {
         id: random::name("chatcmpl-"),
@@ -72,6 +64,19 @@ pub(super) async fn complete<T: Target>(
     let compression = answers.compression().and_then(in_header);
     let response = Json(shape.whole(whole, &answers)).into_response();
     Ok(with_compression(response, compression))
+}
+
+/// Counts the tokens of a conversation, which needs no target.
+pub(super) async fn count_tokens<T: Target>(
+    Shared(state): Shared<Arc<State<T>>>,
+    request: Request,
+) -> Result<Json<Value>, RouterError> {
+    let plan = conversation::plan(&state, request, ChatRequest::from_body).await?;
+    let input_tokens = conversation::prompt_tokens(&plan);
+    Ok(Json(json!({
+        "object": "response.input_tokens",
+        "input_tokens": input_tokens,
+    })))
 }
 
 fn with_compression(mut response: Response, told: Option<HeaderValue>) -> Response {

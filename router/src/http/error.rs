@@ -82,7 +82,7 @@ struct AnthropicDetail {
 impl IntoResponse for RouterError {
     fn into_response(self) -> Response {
         let status = status(&self);
-        if status.is_server_error() {
+        if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
             tracing::warn!(error = %self, status = status.as_u16(), "a request fails");
         }
         let mut response = status.into_response();
@@ -148,6 +148,8 @@ fn status(error: &RouterError) -> StatusCode {
         }
         RouterError::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
         RouterError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        RouterError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        RouterError::NotOffered { .. } => StatusCode::NOT_IMPLEMENTED,
         RouterError::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
         RouterError::Draining => StatusCode::SERVICE_UNAVAILABLE,
         RouterError::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
@@ -158,6 +160,7 @@ fn status(error: &RouterError) -> StatusCode {
 pub(super) fn openai(error: &RouterError) -> OpenAiBody {
     let kind = match status(error) {
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::NOT_IMPLEMENTED => "invalid_request_error",
         status if status.is_server_error() => "server_error",
         _ => "invalid_request_error",
     };
@@ -184,6 +187,7 @@ pub(super) fn anthropic(error: &RouterError, request_id: &str) -> AnthropicBody 
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
         StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+        StatusCode::NOT_IMPLEMENTED => "invalid_request_error",
         status if status.is_server_error() => "api_error",
         _ => "invalid_request_error",
     };
@@ -253,6 +257,8 @@ fn code(error: &RouterError) -> Option<&'static str> {
         RouterError::UnknownRoute { .. } => Some("not_found"),
         RouterError::WrongMethod { .. } => Some("method_not_allowed"),
         RouterError::BodyTooLarge { .. } => Some("body_too_large"),
+        RouterError::HeadTooLarge { .. } => Some("headers_too_large"),
+        RouterError::NotOffered { .. } => Some("unsupported"),
         RouterError::Panicked => Some("internal_error"),
         _ => None,
     }

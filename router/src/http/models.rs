@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State as Shared};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
 use crate::error::RouterError;
@@ -11,9 +12,45 @@ use crate::http::health::PATIENCE;
 use crate::state::State;
 use crate::target::Target;
 
-/// All models.
-pub(super) async fn list<T: Target>(Shared(state): Shared<Arc<State<T>>>) -> Json<Value> {
-    Json(json!({ "object": "list", "data": [entry(&state).await] }))
+/// What Codex lets its user choose from.
+const REASONING_LEVELS: [(&str, &str); 5] = [
+    ("low", "A short thought, or none"),
+    ("medium", "Some thought"),
+    ("high", "Much thought"),
+    ("x-high", "More than much"),
+    ("max", "As much as the model may"),
+];
+
+/// All models; for Codex, which says who it is, also as it wants to have them told.
+pub(super) async fn list<T: Target>(Shared(state): Shared<Arc<State<T>>>, uri: Uri) -> Json<Value> {
+    let entry = entry(&state).await;
+    let context_length = entry["context_length"].clone();
+    let mut list = json!({ "object": "list", "data": [entry] });
+    let mut query = uri.query().unwrap_or_default().split('&');
+    if query.any(|pair| pair.split('=').next() == Some("client_version")) {
+        let model = codex_entry(&state.words.model_name, context_length);
+        list["models"] = json!([model]);
+    }
+    Json(list)
+}
+
+fn codex_entry(name: &str, context_window: Value) -> Value {
+    let level = |(effort, description)| json!({ "effort": effort, "description": description });
+    let levels: Vec<Value> = REASONING_LEVELS.into_iter().map(level).collect();
+    json!({
+        "slug": name,
+        "display_name": name,
+        "description": "A local model, served by Tandem",
+        "default_reasoning_level": "low",
+        "supported_reasoning_levels": levels,
+        "shell_type": "shell_command",
+        "visibility": "list",
+        "supported_in_api": true,
+        "priority": 0,
+        "context_window": context_window,
+        "supports_reasoning_summaries": false,
+        "supports_parallel_tool_calls": true,
+    })
 }
 
 /// One model.
@@ -21,7 +58,7 @@ pub(super) async fn one<T: Target>(
     Shared(state): Shared<Arc<State<T>>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, RouterError> {
-    state.check_model(Some(&id))?;
+    state.find_model(&id)?;
     Ok(Json(entry(&state).await))
 }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use tracing::{Instrument, info_span};
 
+use crate::error::RouterError;
 use crate::http::error::{Dialect, write_body};
 use crate::random;
 use crate::record::RequestRecord;
@@ -17,6 +18,9 @@ use crate::target::Target;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same for clients of the Messages API.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+
+/// Longest path and headers. Beyond a multiple of it the transport refuses them by itself, without a body.
+const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// Longest name that is taken over from a client.
 const MAX_ID_BYTES: usize = 128;
@@ -37,7 +41,10 @@ pub(super) async fn track<T: Target>(
     let dialect = Dialect::of(request.uri().path(), request.headers());
     let record = Arc::new(RequestRecord::new(id, method, route, metrics));
     request.extensions_mut().insert(Arc::clone(&record));
-    let response = next.run(request).instrument(span).await;
+    let response = match check_head(&request) {
+        Ok(()) => next.run(request).instrument(span).await,
+        Err(refusal) => refusal.into_response(),
+    };
     record.responded(response.status());
     let mut response = write_body(response, dialect, &record.id);
     if let Ok(id) = HeaderValue::from_str(&record.id) {
@@ -48,6 +55,18 @@ pub(super) async fn track<T: Target>(
         headers.insert(REQUEST_ID, id);
     }
     response
+}
+
+fn check_head(request: &Request) -> Result<(), RouterError> {
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len());
+    let uri = request.uri().path_and_query();
+    let uri = uri.map_or(0, |uri| uri.as_str().len());
+    if fields.sum::<usize>() + uri > MAX_HEAD_BYTES {
+        let limit = MAX_HEAD_BYTES;
+        return Err(RouterError::HeadTooLarge { limit });
+    }
+    Ok(())
 }
 
 fn given_id(request: &Request) -> Option<String> {

@@ -48,6 +48,20 @@ impl Reply {
     }
 }
 
+impl Reply {
+    /// The events of a stream whose events have names: the name is the type in the JSON, and no event lacks one.
+    pub fn named_events(&self) -> Vec<Value> {
+        let named = |block: &str| -> Option<Value> {
+            let field = |key| block.lines().find_map(|line| line.strip_prefix(key));
+            let data = field("data: ")?;
+            let data: Value = serde_json::from_str(data).expect("each event is JSON");
+            assert_eq!(field("event: "), data["type"].as_str(), "{block}");
+            Some(data)
+        };
+        self.text().split("\n\n").filter_map(named).collect()
+    }
+}
+
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the router listens");
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();

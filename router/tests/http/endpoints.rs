@@ -163,13 +163,31 @@ fn the_tokenizer_goes_both_ways() {
 }
 
 #[test]
+fn the_template_can_be_looked_at() {
+    let server = Server::start(Script::says(&TOKENIZER, "x").down());
+    let body =
+        json!({ "messages": [{ "role": "user", "content": "hello" }], "enable_thinking": false });
+    let prompt = server.post("/apply-template", &body).json()["prompt"].clone();
+    let prompt = prompt.as_str().unwrap();
+    assert!(
+        prompt.starts_with("<|im_start|>user\nhello<|im_end|>"),
+        "{prompt}"
+    );
+    let tokens = TOKENIZER.encode(prompt, crate::script::parsed()).len();
+    let counted = server
+        .post("/v1/chat/completions/input_tokens", &body)
+        .json();
+    assert_eq!(counted["input_tokens"], tokens);
+}
+
+#[test]
 fn unknown_routes_and_methods_are_named() {
     let server = Server::start(Script::says(&TOKENIZER, "x"));
-    let reply = server.get("/v1/embeddings");
+    let reply = server.get("/v1/files");
     assert_eq!(reply.status, 404);
     let error = &reply.json()["error"];
     assert_eq!(error["type"], "invalid_request_error");
-    assert_eq!(error["message"], "there is no /v1/embeddings");
+    assert_eq!(error["message"], "there is no /v1/files");
     let reply = server.get("/v1/chat/completions");
     assert_eq!(reply.status, 405);
     assert_eq!(reply.header("allow"), Some("POST"));

@@ -263,10 +263,15 @@ fn what_is_not_there_is_refused_by_name() {
     ] {
         refused(&server, COMPLETIONS, &fields, 400, param, code);
     }
+    let config = RouterConfig {
+        strict_model_names: true,
+        ..RouterConfig::default()
+    };
+    let strict = Server::with(config, Script::says(&TOKENIZER, "x"));
     for path in [CHAT, COMPLETIONS] {
         let fields = json!({ "model": "gpt-9" });
         refused(
-            &server,
+            &strict,
             path,
             &fields,
             404,
@@ -320,7 +325,11 @@ fn bodies_that_are_no_json_objects_say_so() {
 
 #[test]
 fn a_body_above_the_limit_is_read_away_and_refused() {
-    let server = Server::start(Script::says(&TOKENIZER, "x"));
+    let config = RouterConfig {
+        max_body_bytes: 8 << 20,
+        ..RouterConfig::default()
+    };
+    let server = Server::with(config, Script::says(&TOKENIZER, "x"));
     let body = vec![b' '; 10_000_000];
     for path in [CHAT, COMPLETIONS, "/tokenize"] {
         let reply = server.post_bytes(path, &body);

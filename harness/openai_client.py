@@ -46,7 +46,7 @@ class OneSet(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(Stack(binary=binary))
+        cls.stack = cls.enterClassContext(Stack("--strict-model-names", binary=binary))
         cls.openai = cls.enterClassContext(client(cls.stack))
         cls.model = cls.openai.models.list().data[0].id
 

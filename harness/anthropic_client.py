@@ -1,0 +1,240 @@
+"""The official `anthropic` client against a running set, with its checks of every answer switched on. Each test prints
+what it proved.
+
+    python harness/anthropic_client.py [--binary target/debug/tandem] [test names]
+"""
+
+import argparse
+import sys
+import unittest
+
+import anthropic
+
+from stack import BINARY, Stack, wait_until
+
+MESSAGES = [{"role": "user", "content": "Write a Python function that returns the n-th Fibonacci number."}]
+FREED_WITHIN_SECONDS = 5
+
+binary = BINARY
+
+
+def proved(text):
+    print(f"  ok  {text}", flush=True)
+
+
+def client(stack):
+    """Without retries: they would hide refusals."""
+    return anthropic.Anthropic(
+        base_url=stack.url, api_key="not needed", max_retries=0, timeout=120, _strict_response_validation=True
+    )
+
+
+def content(message):
+    return [block.model_dump(exclude_none=True) for block in message.content]
+
+
+def numbers(message):
+    """Where the tokens of the prompt came from depends on who asked before."""
+    usage = message.usage
+    prompt = usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    return prompt, usage.output_tokens, message.stop_reason, message.stop_sequence
+
+
+class OneSet(unittest.TestCase):
+    """Everything that one set with the default settings answers."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = cls.enterClassContext(Stack(binary=binary))
+        cls.anthropic = cls.enterClassContext(client(cls.stack))
+
+    def options(self, **options):
+        # Any name will do: clients have this one compiled in.
+        return {"model": "claude-sonnet-4-5", "max_tokens": 2000, "messages": MESSAGES, "temperature": 0, **options}
+
+    def create(self, **options):
+        return self.anthropic.messages.create(**self.options(**options))
+
+    def stream(self, **options):
+        """The message put together by the client, and the events it was made of."""
+        options = {"max_tokens": 2000, **options}
+        with self.anthropic.messages.stream(**self.options(**options)) as stream:
+            events = [event for event in stream if event.type in RAW_EVENTS]
+            return stream.get_final_message(), events
+
+    def both(self, **options):
+        whole = self.create(**options)
+        streamed, events = self.stream(**options)
+        self.assertEqual(content(streamed), content(whole))
+        self.assertEqual(numbers(streamed), numbers(whole))
+        self.check_order(events)
+        return whole, events
+
+    def check_order(self, events):
+        types = [event.type for event in events]
+        self.assertEqual(types[0], "message_start")
+        self.assertEqual(types[-2:], ["message_delta", "message_stop"])
+        self.assertEqual(events[0].message.content, [])
+        index, is_open = -1, False
+        for event in events[1:-2]:
+            if event.type == "content_block_start":
+                self.assertFalse(is_open)
+                index, is_open = index + 1, True
+            elif event.type == "content_block_stop":
+                self.assertTrue(is_open)
+                is_open = False
+            else:
+                self.assertTrue(is_open, event)
+            self.assertEqual(event.index, index)
+        self.assertFalse(is_open)
+
+    def test_thinking_and_text(self):
+        whole, events = self.both()
+        self.assertEqual([block.type for block in whole.content], ["thinking", "text"])
+        self.assertIn("def fibonacci", whole.content[1].text)
+        self.assertTrue(whole.content[0].signature)
+        self.assertEqual((whole.type, whole.role, whole.stop_reason), ("message", "assistant", "end_turn"))
+        proved(f"messages: {len(events)} events make the whole answer, thinking with its signature, then text")
+
+    def test_thinking_is_off_when_it_is_disabled(self):
+        whole, _ = self.both(thinking={"type": "disabled"})
+        self.assertEqual([block.type for block in whole.content], ["text"])
+        proved("thinking: disabled, there is only text")
+
+    def test_thinking_comes_back(self):
+        first = self.create()
+        messages = [*MESSAGES, {"role": "assistant", "content": content(first)}, {"role": "user", "content": "Again."}]
+        second, _ = self.both(messages=messages)
+        self.assertTrue(second.content)
+        self.assertGreater(second.usage.cache_read_input_tokens, 0)
+        proved(f"history: thinking and text are taken back, {second.usage.cache_read_input_tokens} tokens were cached")
+
+    def test_a_stop_sequence(self):
+        whole, _ = self.both(stop_sequences=["never said", "return"], thinking={"type": "disabled"})
+        self.assertEqual((whole.stop_reason, whole.stop_sequence), ("stop_sequence", "return"))
+        self.assertNotIn("return", whole.content[0].text)
+        proved("stop: the text ends before `return`, which is told, whole and streamed")
+
+    def test_max_tokens(self):
+        whole, _ = self.both(max_tokens=7)
+        self.assertEqual((whole.stop_reason, whole.usage.output_tokens), ("max_tokens", 7))
+        proved("max_tokens: 7 tokens, and the reason says so")
+
+    def test_tokens_are_counted(self):
+        tools = [{"name": "look", "description": "looks", "input_schema": {"type": "object", "properties": {}}}]
+        for options in ({}, {"system": "Be brief."}, {"tools": tools}):
+            counted = self.anthropic.messages.count_tokens(model="x", messages=MESSAGES, **options).input_tokens
+            _, events = self.stream(max_tokens=1, **options)
+            usage = events[0].message.usage
+            self.assertEqual(usage.input_tokens + usage.cache_read_input_tokens, counted)
+        proved(f"count_tokens: what message_start says, {counted} tokens with a tool")
+
+    def test_what_agents_send(self):
+        whole, _ = self.both(
+            max_tokens=20,
+            system=[
+                {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "And kind."},
+            ],
+            thinking={"type": "adaptive"},
+            metadata={"user_id": "somebody"},
+            tools=[{"type": "web_search_20250305", "name": "web_search"}],
+            extra_query={"beta": "true"},
+            extra_headers={"anthropic-beta": "some-beta-2026"},
+            extra_body={"context_management": {"edits": []}, "output_config": {"effort": "high"}},
+        )
+        self.assertEqual(whole.usage.output_tokens, 20)
+        proved("agents: system blocks, cache_control, adaptive thinking, a server's tool and beta headers are taken")
+
+    def test_bad_requests(self):
+        picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
+        for said, options in {
+            "temperature": {"temperature": 3},
+            "`messages` is an empty list": {"messages": []},
+            "max_tokens": {"max_tokens": 0},
+            "messages[0].content[0]": {"messages": [{"role": "user", "content": [picture]}]},
+            "tool_choice": {"tool_choice": {"type": "tool", "name": "nobody"}},
+        }.items():
+            for ask in (self.create, self.stream):
+                with self.subTest(said), self.assertRaises(anthropic.BadRequestError) as caught:
+                    ask(**options)
+                body = caught.exception.body
+                self.assertEqual((body["type"], body["error"]["type"]), ("error", "invalid_request_error"))
+                self.assertIn(said, body["error"]["message"])
+                self.assertEqual(body["request_id"], caught.exception.request_id)
+        proved("400: BadRequestError names the field, for five wrong fields, whole and streamed")
+
+    def test_a_prompt_that_is_too_long(self):
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            self.stream(messages=[{"role": "user", "content": "word " * 20000}])
+        self.assertRegex(caught.exception.body["error"]["message"], r"^prompt is too long: \d+ tokens > \d+ maximum$")
+        proved(f"400: {caught.exception.body['error']['message']}")
+
+    def test_a_client_that_leaves(self):
+        before = self.stack.metrics()
+        with self.anthropic.messages.stream(
+            **self.options(max_tokens=4000, extra_body={"ignore_eos": True})
+        ) as stream:
+            for _, _ in zip(range(20), stream):
+                pass
+            self.assertEqual(self.stack.metrics()["tandem_worker_running_sequences"], 1)
+        series = ("tandem_worker_running_sequences", "tandem_worker_queued_requests", "tandem_answers_in_flight")
+        took = wait_until(
+            lambda: not any(self.stack.metrics()[name] for name in series), FREED_WITHIN_SECONDS, "nothing runs"
+        )
+        after = self.stack.metrics()
+        for name in ("tandem_requests_cancelled_total", "tandem_worker_cancelled_requests"):
+            self.assertEqual(after[name], before.get(name, 0) + 1, name)
+        proved(f"abort: {took * 1000:.0f} ms after the client left, 0 sequences run; both sides count a cancellation")
+
+
+RAW_EVENTS = {
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+}
+
+
+class FullSet(unittest.TestCase):
+    """A set with one place and room for one more to wait."""
+
+    def test_waiting_and_too_many(self):
+        with Stack("--parallel", "1", "--queue-len", "1", binary=binary) as stack, client(stack) as session:
+            long = {"model": "x", "max_tokens": 4000, "messages": MESSAGES, "extra_body": {"ignore_eos": True}}
+            with session.messages.create(stream=True, **long) as running:
+                while next(running).type != "content_block_delta":
+                    pass
+                with session.messages.create(stream=True, **long) as waiting:
+                    start = next(waiting)
+                    self.assertEqual(start.type, "message_start")
+                    self.assertGreater(start.message.usage.input_tokens, 0)
+                    counted = session.messages.count_tokens(model="x", messages=MESSAGES).input_tokens
+                    self.assertEqual(start.message.usage.input_tokens, counted)
+                    with self.assertRaises(anthropic.RateLimitError) as caught:
+                        session.messages.create(**{**long, "stream": True})
+                    self.assertEqual(caught.exception.body["error"]["type"], "rate_limit_error")
+                    self.assertGreaterEqual(int(caught.exception.response.headers["retry-after"]), 1)
+        proved("queue: one that waits has its message_start at once, tokens are counted, one more is a RateLimitError")
+
+
+def main():
+    global binary
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=BINARY)
+    parser.add_argument("names", nargs="*", help="as unittest takes them, such as OneSet.test_max_tokens")
+    options = parser.parse_args()
+    binary = options.binary
+    print(f"anthropic {anthropic.__version__}, Python {sys.version.split()[0]}", flush=True)
+    # The tests' errors and the lines above come out in order.
+    runner = unittest.TextTestRunner(stream=sys.stdout, verbosity=0)
+    ran = unittest.main(argv=[sys.argv[0], *options.names], testRunner=runner, exit=False).result
+    failed = len(ran.failures) + len(ran.errors)
+    print(f"{ran.testsRun - failed} passed, {failed} failed")
+    sys.exit(not ran.wasSuccessful())
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,8 @@ use gguf::GgufFile;
 use kernels::DeviceName;
 use models::{KvType, KvTypes, kv_types};
 
+use crate::health::HealthEndpoint;
+
 mod needle;
 mod prefill;
 mod serve;
@@ -43,6 +45,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Tell what this machine has, and whether a model fits.
     Doctor(DoctorArgs),
+    /// Ask a router or a worker whether it serves: exit status 0, or 1 with the reason. For health checks of containers and units.
+    Health(HealthArgs),
     /// Only the router: HTTP in, gRPC to a target worker out.
     Router(RouterRoleArgs),
     /// Only the target worker: loads the model and generates over gRPC.
@@ -65,6 +69,14 @@ pub(crate) enum Command {
     /// Print intermediate results, to compare with other implementations.
     #[command(subcommand)]
     Probe(ProbeCommand),
+}
+
+/// `tandem health`.
+#[derive(Debug, Args)]
+pub(crate) struct HealthArgs {
+    /// http://HOST:PORT of a router, or unix:PATH or tcp:HOST:PORT where a worker serves gRPC.
+    #[arg(default_value = "http://127.0.0.1:8000", value_name = "ENDPOINT")]
+    pub endpoint: HealthEndpoint,
 }
 
 #[derive(Debug, Subcommand)]

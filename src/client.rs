@@ -48,6 +48,27 @@ impl Server {
             .is_ok_and(|answer| answer.status() == StatusCode::OK)
     }
 
+    /// Asks whether the server serves.
+    ///
+    /// # Errors
+    /// It is not there, or says why it does not serve yet or any more.
+    pub(crate) async fn check_health(&self) -> Result<()> {
+        let answer = self
+            .http
+            .get(format!("{}/health", self.url))
+            .timeout(CONNECT_TIMEOUT)
+            .send()
+            .await
+            .with_context(|| format!("asking {}", self.url))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        let body: Value = answer.json().await.unwrap_or_default();
+        let reason = body["reason"].as_str().unwrap_or("it does not say why");
+        bail!("{} answers {status}: {reason}", self.url)
+    }
+
     /// The first model of the list.
     pub(crate) async fn model(&self) -> Result<String> {
         let answer = self

@@ -8,6 +8,7 @@ mod cli;
 mod client;
 mod config;
 mod doctor;
+mod health;
 mod inspect;
 mod pair;
 mod probe;
@@ -66,6 +67,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Up(args) => up::run(&args, &log),
         Command::Chat(args) => chat::run(&args, &log),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Health(args) => health::run(&args.endpoint),
         Command::Router(args) => roles::router(&args),
         Command::TargetWorker(args) => roles::target_worker(&args),
         Command::TargetStage(args) => roles::target_stage(&args),

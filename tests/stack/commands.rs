@@ -1,8 +1,11 @@
 //! The commands around the server.
 
+use std::net::TcpListener;
+
+use nix::unistd::Uid;
 use serde_json::Value;
 
-use crate::processes::{entries, run, tandem};
+use crate::processes::{Process, entries, run, tandem, wait_until};
 use crate::set::Set;
 
 const ASK: [&str; 7] = [
@@ -60,4 +63,65 @@ fn doctor_reports_in_json() {
             .unwrap()
             > 0.0
     );
+}
+
+#[test]
+fn health_tells_who_serves() {
+    let set = Set::start(&["--prefill-compression", "auto"]);
+    let supervisor = set.supervisor.pid();
+    let sockets = set
+        .runtime_dir
+        .path()
+        .join(format!("tandem-{}-{supervisor}", Uid::current()));
+    let socket = |role: &str| format!("unix:{}/{role}.sock", sockets.display());
+    let runtime_dir = tempfile::tempdir().unwrap();
+    let ask = |endpoint: &str| run(tandem(runtime_dir.path(), &["health", endpoint]));
+    let router = format!("http://{}", set.address);
+    // The two that nobody waits for may still be loading.
+    for endpoint in [
+        &router,
+        &socket("target"),
+        &socket("draft"),
+        &socket("prefill"),
+    ] {
+        wait_until(endpoint, || {
+            let ended = ask(endpoint);
+            ended.is_success() && ended.stdout == "serving\n"
+        });
+    }
+    let target = socket("target");
+    assert!(set.stop().success());
+    for endpoint in [&router, &target] {
+        let ended = ask(endpoint);
+        assert!(
+            ended.is_failure() && ended.stderr.contains(endpoint),
+            "{ended:?}"
+        );
+    }
+    let ended = ask("localhost:8000");
+    assert!(ended.stderr.contains("http://HOST:PORT"), "{ended:?}");
+}
+
+#[test]
+fn health_tells_that_a_router_has_no_worker() {
+    let dir = tempfile::tempdir().unwrap();
+    let nobody = format!("unix:{}", dir.path().join("target.sock").display());
+    // A port that the system has just given away and taken back.
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let listen = address.to_string();
+    let _router = Process::start(tandem(
+        dir.path(),
+        &["router", "--listen", &listen, "--target", &nobody],
+    ));
+    wait_until("the reason", || {
+        let ended = run(tandem(
+            dir.path(),
+            &["health", &format!("http://{address}")],
+        ));
+        assert!(ended.is_failure(), "{ended:?}");
+        ended.stderr.contains("503")
+    });
 }

@@ -16,12 +16,17 @@ use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
 use tonic::server::NamedService;
 use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use crate::endpoint::Endpoint;
 use crate::error::ServiceError;
 
 /// A peer that answers no ping for this long is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Name under which the health service answers for all that a process serves.
+const WHOLE_PROCESS: &str = "";
 
 /// What [`serve_grpc`] takes: a service that tonic generated.
 pub trait GrpcService:
@@ -101,8 +106,8 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves until `shutdown`, then lets running calls finish for at most `drain`. The health service says that `S` serves
-/// from `ready` until `shutdown`.
+/// Serves until `shutdown`, then lets running calls finish for at most `drain`. The health service says that `S`, and so the
+/// whole process, serves from `ready` until `shutdown`.
 ///
 /// # Errors
 /// The server broke.
@@ -114,7 +119,7 @@ pub async fn serve_grpc<S: GrpcService>(
     drain: Duration,
 ) -> Result<(), ServiceError> {
     let (reporter, health) = tonic_health::server::health_reporter();
-    reporter.set_not_serving::<S>().await;
+    report::<S>(&reporter, ServingStatus::NotServing).await;
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
@@ -124,11 +129,11 @@ pub async fn serve_grpc<S: GrpcService>(
         let shutdown = shutdown.clone();
         async move {
             tokio::select! {
-                () = ready.cancelled() => reporter.set_serving::<S>().await,
+                () = ready.cancelled() => report::<S>(&reporter, ServingStatus::Serving).await,
                 () = shutdown.cancelled() => {}
             }
             shutdown.cancelled().await;
-            reporter.set_not_serving::<S>().await;
+            report::<S>(&reporter, ServingStatus::NotServing).await;
         }
     };
     let too_long = async {
@@ -153,5 +158,12 @@ pub async fn serve_grpc<S: GrpcService>(
             tracing::warn!(drain_ms = drain.as_millis(), "calls cut off at the end of the drain");
             Ok(())
         }
+    }
+}
+
+/// Tells those who ask for the service and those who ask for the whole process.
+async fn report<S: NamedService>(reporter: &HealthReporter, status: ServingStatus) {
+    for name in [S::NAME, WHOLE_PROCESS] {
+        reporter.set_service_status(name, status).await;
     }
 }

@@ -7,6 +7,7 @@ mod connect;
 mod convert;
 mod draft_client;
 mod error;
+mod health;
 mod joining;
 mod prefill;
 mod prefill_client;
@@ -24,6 +25,7 @@ pub use convert::{
 };
 pub use draft_client::{DraftClient, OpenSession};
 pub use error::{SessionError, WorkerError};
+pub use health::check_health;
 pub use joining::{Joined, join};
 pub use prefill::{
     CompressError, CompressEvent, CompressPhase, CompressProgress, CompressRequest,

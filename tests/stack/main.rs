@@ -8,6 +8,7 @@ mod commands;
 mod company;
 mod compression;
 mod deaths;
+mod deploy;
 mod devices;
 mod drafts;
 mod http;

@@ -16,6 +16,13 @@ skip() {
   exit 0
 }
 
+have() {
+  local program
+  for program in "$@"; do
+    command -v "$program" >/dev/null || return 1
+  done
+}
+
 # Prints the folder of docker's plugins, with compose among them. Debian has version 2 of compose from release 13 on.
 compose_plugin() {
   local dir="$root/target/docker/cli-plugins"
@@ -54,7 +61,7 @@ inside() {
   ip link set lo up
   export DOCKER_HOST="unix://$work/docker.sock"
   dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/dockerd.pid" --host "$DOCKER_HOST" \
-    --cgroup-parent "$(basename "$work")" >"$work/dockerd.log" 2>&1 &
+    --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent "$(basename "$work")" >"$work/dockerd.log" 2>&1 &
   local engine=$!
   for _ in $(seq 100); do
     docker version >/dev/null 2>&1 && break
@@ -84,12 +91,12 @@ program="$(realpath "${1:-${CARGO_TARGET_DIR:-$root/target}/debug/tandem}")"
 }
 [ "$(id -u)" = 0 ] || skip "an engine needs root"
 unshare --mount --net --pid --ipc --fork --mount-proc true 2>/dev/null || skip "namespaces are not to be had here"
-needed=(dockerd docker iptables ip)
-if ! command -v "${needed[@]}" >/dev/null; then
-  command -v apt-get >/dev/null || skip "there is no dockerd, and no apt-get to install it"
-  # None of its services is to be started here.
-  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -qq -o DPkg::Lock::Timeout=120 install --yes \
-    --no-install-recommends docker.io iptables iproute2; } >/dev/null || skip "docker.io cannot be installed"
+if ! have dockerd docker iptables ip; then
+  have apt-get || skip "there is no dockerd, and no apt-get to install it"
+  packages=(docker.io iptables iproute2)
+  { apt-get -qq update && apt-cache show docker-cli && packages+=(docker-cli); } >/dev/null 2>&1 || true
+  DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends "${packages[@]}" \
+    >/dev/null || skip "docker.io cannot be installed"
 fi
 if ! docker compose version >/dev/null 2>&1; then
   DOCKER_CONFIG="$(compose_plugin)" || skip "docker compose cannot be installed"

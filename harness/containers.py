@@ -20,6 +20,17 @@ from stack import ROOT, Stack, wait_until
 
 PORT = 18000
 ROLES = ("router", "target", "draft", "prefill")
+STAGES = (*ROLES, "stage")
+# A target over two processors, as that of two-gpus.toml is over two GPUs.
+SPLIT = """
+[target-worker]
+devices = ["cpu", "cpu"]
+layer-split = [0.5, 0.5]
+stages = ["unix:/run/tandem/stage-1.sock"]
+[draft-worker]
+[prefill-worker]
+[router]
+"""
 USER = "10001:10001"
 UP_SECONDS = 90
 BACK_SECONDS = 40
@@ -42,20 +53,21 @@ WORDY = {
 
 
 class Containers:
-    """The project, as `docker compose` sees it."""
+    """A project, as `docker compose` sees it."""
 
     host, port = "127.0.0.1", PORT
 
-    def __init__(self, work, program):
-        self.work, self.program = work, program
+    def __init__(self, work, file="compose.yaml", roles=ROLES, **variables):
+        self.work, self.roles = work, roles
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")},
             "DOCKER_BUILDKIT": "1",
             "TANDEM_PORT": str(PORT),
             # With `auto` the demo model seldom finds that its draft pays.
             "TANDEM_SPECULATION": "tree",
+            **variables,
         }
-        self.files = [ROOT / "deploy/compose.yaml", self.prebuilt()]
+        self.files = [ROOT / "deploy" / file, self.prebuilt()]
 
     def prebuilt(self):
         """What makes compose build the image from the program that is there, upon the base image that is there."""
@@ -64,8 +76,10 @@ class Containers:
             "dockerfile": str(ROOT / "deploy/Dockerfile"),
             "args": {"PROGRAM": "from-binary", "RUNTIME": os.environ["BASE_IMAGE"]},
         }
+        # Written as text for what is no JSON: none of the devices that a service asks for.
+        services = [f"  {role}: {{image: 'tandem:test', deploy: !reset null, build: {json.dumps(build)}}}" for role in self.roles]
         path = self.work / "prebuilt.yaml"
-        path.write_text(json.dumps({"services": {role: {"image": "tandem:test", "build": build} for role in ROLES}}))
+        path.write_text("\n".join(["services:", *services]))
         return path
 
     def docker(self, *command, check=True):
@@ -77,7 +91,19 @@ class Containers:
 
     def compose(self, *command):
         files = [word for path in self.files for word in ("-f", str(path))]
-        return self.docker("compose", *files, *command)
+        return self.docker("compose", "--ansi", "never", "--profile", "*", *files, *command)
+
+    def up(self):
+        """Starts all; the seconds that it takes until they are healthy."""
+        start = time.monotonic()
+        self.compose("up", "--detach", "--wait", "--wait-timeout", str(UP_SECONDS))
+        states = {role: self.health(role) for role in self.roles}
+        assert set(states.values()) == {"healthy"}, states
+        return time.monotonic() - start
+
+    def print_logs(self):
+        print("---- end of the containers' logs ----")
+        print(self.compose("logs", "--no-color", "--tail", "30"))
 
     def inspect(self, role):
         return json.loads(self.docker("inspect", f"tandem-{role}-1"))[0]
@@ -281,14 +307,28 @@ def answers(program):
     return expected
 
 
+def check_split(work, expected):
+    """compose.cuda.yaml with its stage, but for the GPUs."""
+    settings = work / "split.toml"
+    settings.write_text(SPLIT)
+    stack = Containers(work, "compose.cuda.yaml", STAGES, TANDEM_SETTINGS=str(settings))
+    try:
+        stack.up()
+        stack.wait_for_draft()
+        assert Reader(stack, CASES["completion"]).text() == expected["completion"], "another answer of a split target"
+        stack.compose("down", "--volumes")
+    except BaseException:
+        stack.print_logs()
+        raise
+    told("compose.cuda.yaml without its GPUs: five healthy containers, and the same text from a split target")
+
+
 def check_files(stack):
     """All compose files are ones, with all that they refer to."""
-    settings = {"TANDEM_SETTINGS": "./config/h200.toml", "RENDER_GID": "992"}
-    stack.environment |= settings
+    stack.environment |= {"TANDEM_SETTINGS": "./config/h200.toml", "RENDER_GID": "992"}
     files = sorted((ROOT / "deploy").glob("compose*.yaml"))
     for path in files:
         stack.docker("compose", "-f", str(path), "--profile", "*", "config", "--quiet")
-    stack.environment = {name: value for name, value in stack.environment.items() if name not in settings}
     told(f"{len(files)} compose files are valid")
 
 
@@ -297,18 +337,14 @@ def main():
     arguments.add_argument("--program", type=Path, required=True, help="tandem, as it is in the image")
     arguments.add_argument("--work", type=Path, required=True, help="folder with the build context in `context`")
     arguments = arguments.parse_args()
-    stack = Containers(arguments.work, arguments.program)
-    check_files(stack)
+    check_files(Containers(arguments.work))
     expected = answers(arguments.program)
+    stack = Containers(arguments.work)
     try:
         stack.compose("build")
-        start = time.monotonic()
-        stack.compose("up", "--detach", "--wait", "--wait-timeout", str(UP_SECONDS))
-        states = {role: stack.health(role) for role in ROLES}
-        assert set(states.values()) == {"healthy"}, states
+        told(f"up: four healthy containers after {stack.up():.1f} s")
         status, _, body = stack.ask("GET", "/health")
         assert (status, body) == (200, {"status": "ok"}), (status, body)
-        told(f"up: four healthy containers after {time.monotonic() - start:.1f} s")
         check_isolation(stack)
         stack.wait_for_draft()
         check_answers(stack, {name: expected[name] for name in ("completion", "chat")})
@@ -319,9 +355,9 @@ def main():
         check_loss_of_router(stack, expected)
         check_end(stack)
     except BaseException:
-        print("---- end of the containers' logs ----")
-        print(stack.docker("compose", "--ansi", "never", "-f", str(ROOT / "deploy/compose.yaml"), "logs", "--no-color", "--tail", "30", check=False))
+        stack.print_logs()
         raise
+    check_split(arguments.work, expected)
 
 
 if __name__ == "__main__":

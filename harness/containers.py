@@ -82,11 +82,11 @@ class Containers:
         path.write_text("\n".join(["services:", *services]))
         return path
 
-    def docker(self, *command, check=True):
+    def docker(self, *command):
         ended = subprocess.run(
             ["docker", *command], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=UP_SECONDS + 60
         )
-        assert not check or ended.returncode == 0, f"docker {' '.join(command)}:\n{ended.stdout}{ended.stderr}"
+        assert ended.returncode == 0, f"docker {' '.join(command)}:\n{ended.stdout}{ended.stderr}"
         return ended.stdout.strip()
 
     def compose(self, *command):

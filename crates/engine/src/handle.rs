@@ -8,6 +8,7 @@ use crate::drafter::Drafter;
 use crate::lease::DrafterLease;
 use crate::shared::Shared;
 use crate::stream::GenerateStream;
+use crate::watch::RoundStream;
 
 /// Sends requests to an engine. Clones speak to the same one; none keeps it running.
 #[derive(Clone, Debug)]
@@ -35,6 +36,12 @@ impl EngineHandle {
     #[must_use = "dropping the lease takes the draft away"]
     pub fn set_drafter(&self, drafter: Box<dyn Drafter>) -> DrafterLease {
         self.shared.offer_drafter(drafter)
+    }
+
+    /// Rounds from now on, some of each second's. None of the answers is slower for one who does not keep up.
+    #[must_use]
+    pub fn watch(&self) -> RoundStream {
+        self.shared.watchers.watch()
     }
 
     /// What has been done so far. An event that was received is counted already.

@@ -26,6 +26,7 @@ mod shadow;
 mod shared;
 mod speculation;
 mod stream;
+mod watch;
 
 pub use config::{DiskCacheConfig, EngineConfig, PrefixCacheConfig};
 pub use drafter::{Ask, DraftShape, Drafted, Drafter, DrafterError};
@@ -35,3 +36,4 @@ pub use handle::EngineHandle;
 pub use lease::DrafterLease;
 pub use prefix_store::{Fingerprint, Fingerprinter};
 pub use stream::GenerateStream;
+pub use watch::RoundStream;

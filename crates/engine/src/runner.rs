@@ -1,6 +1,7 @@
 //! The engine thread: one step after another, as long as there is something to do.
 
 mod held;
+mod report;
 mod reuse;
 
 use std::sync::Arc;
@@ -16,11 +17,13 @@ use crate::disk::DiskTier;
 use crate::prefixes::Prefixes;
 use crate::queue::Waiting;
 use crate::runner::held::HeldRequests;
+use crate::runner::report::report;
 use crate::scheduler::{Share, StepLimits, rows_for_drafts, share_rows};
 use crate::sequence::{Ending, Place, Sequence, new_tokens_limit};
 use crate::shadow::Shadows;
 use crate::shared::Shared;
 use crate::speculation::{Round, Speculator, ms};
+use crate::watch::RoundTeller;
 
 /// The model and the sequences in it.
 pub(crate) struct Runner {
@@ -43,6 +46,7 @@ pub(crate) struct Runner {
     draft_rows: usize,
     /// Where tokens are held against plain decoding.
     shadows: Option<Shadows>,
+    teller: RoundTeller,
     /// Why the model is of no use any more.
     gone: Option<GenerateError>,
 }
@@ -66,6 +70,7 @@ impl Runner {
             prefixes: Prefixes::new(config.prefix_cache, Arc::clone(&shared)),
             disk,
             held: HeldRequests::default(),
+            teller: RoundTeller::new(shared.watchers.clone()),
             shared,
             context_length: config.context_length,
             limits,
@@ -307,6 +312,8 @@ impl Runner {
         };
         self.speculator.note_round(sequence, tree, outcome);
         round.add_to(&mut sequence.drafting.timings);
+        self.teller
+            .tell(|| report(sequence, tree, &path, &round, sequences));
         let counters = &self.shared.counters.speculation;
         counters.update(|stats| round.count(stats));
     }

@@ -13,12 +13,14 @@ use crate::drafter::Drafter;
 use crate::lease::{DrafterLease, DrafterSlot};
 use crate::queue::{Phase, Queue, Waiting};
 use crate::stream::{GenerateStream, stopped};
+use crate::watch::Watchers;
 
 /// The queue with its lock, and the counters.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub description: ModelDescription,
     pub counters: Counters,
+    pub watchers: Watchers,
     /// A draft on its way to the thread.
     pub drafter: DrafterSlot,
     /// Held for moments only, never over a step or an `.await`.
@@ -46,6 +48,7 @@ impl Shared {
         Self {
             description,
             counters: Counters::default(),
+            watchers: Watchers::default(),
             drafter: DrafterSlot::default(),
             queue: Mutex::new(Queue::new(config.max_sequences, config.queue_len)),
             wake: Condvar::new(),

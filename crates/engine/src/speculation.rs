@@ -12,8 +12,7 @@ use generation::{SpeculationConfig, SpeculationMode};
 use models::FeatureBlock;
 use speculative::{DraftTree, Planner, RoundOutcome};
 
-use drafting::us;
-pub(crate) use drafting::{Drafting, Round, ms};
+pub(crate) use drafting::{Drafting, Round, ms, us};
 use features::FeatureTail;
 pub(crate) use features::KeptFeatures;
 use feeding::feed;
@@ -256,9 +255,7 @@ impl Speculator {
         let tree_time = started.elapsed();
         for ((place, mut tree), nodes) in trees.into_iter().zip(nodes) {
             tree.truncate(if is_too_much { nodes.min(share) } else { nodes });
-            let drafting = &mut running[place].drafting;
-            drafting.timings.tree_ms += ms(tree_time);
-            drafting.tree = (tree.num_nodes() > 0).then_some(tree);
+            running[place].drafting.note_tree(tree, tree_time);
         }
         counters.update(|stats| stats.tree_us += us(tree_time));
     }

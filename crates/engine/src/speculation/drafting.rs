@@ -28,6 +28,16 @@ pub(crate) struct Drafting {
     /// What the next step verifies.
     pub tree: Option<DraftTree>,
     pub timings: SpeculationTimings,
+    /// What the newest tree took.
+    pub tree_times: TreeTimes,
+}
+
+/// What it takes to come by a tree.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TreeTimes {
+    pub draft: Duration,
+    pub channel: Duration,
+    pub tree: Duration,
 }
 
 impl Drafting {
@@ -43,6 +53,7 @@ impl Drafting {
             proposal: None,
             tree: None,
             timings: SpeculationTimings::default(),
+            tree_times: TreeTimes::default(),
         }
     }
 
@@ -89,6 +100,15 @@ impl Drafting {
     pub fn note_draft(&mut self, draft: Duration, channel: Duration) {
         self.timings.draft_ms += ms(draft);
         self.timings.channel_ms += ms(channel);
+        self.tree_times.draft = draft;
+        self.tree_times.channel = channel;
+    }
+
+    /// Takes the tree that the next step verifies, if any node of it is worth that.
+    pub fn note_tree(&mut self, tree: DraftTree, time: Duration) {
+        self.timings.tree_ms += ms(time);
+        self.tree_times.tree = time;
+        self.tree = (tree.num_nodes() > 0).then_some(tree);
     }
 }
 

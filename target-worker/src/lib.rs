@@ -14,6 +14,7 @@ mod role;
 mod server;
 mod split;
 mod stage;
+mod watch;
 
 pub use config::{Config, context_length};
 pub use earlier::attach_earlier;

@@ -21,6 +21,7 @@ use worker_api::{
 };
 
 use crate::attach::{attach, until_lost};
+use crate::watch::{Rounds, rounds};
 
 /// What is there once the model is loaded.
 pub(crate) struct Served {
@@ -46,7 +47,7 @@ pub(crate) struct TargetServer {
     served: OnceLock<Served>,
     loaded_bytes: AtomicU64,
     total_bytes: AtomicU64,
-    /// Lets go of the draft, whose stream would never end by itself.
+    /// Lets go of the draft and of those who watch, whose streams would never end by themselves.
     stop: CancellationToken,
 }
 
@@ -90,6 +91,7 @@ impl TargetServer {
 impl Target for TargetServer {
     type GenerateStream = Events;
     type AttachStream = HeldStream<wire::AttachEvent>;
+    type WatchStream = Rounds;
 
     async fn describe(
         &self,
@@ -147,6 +149,19 @@ impl Target for TargetServer {
         _request: Request<wire::StatsRequest>,
     ) -> Result<Response<wire::WorkerStats>, Status> {
         Ok(Response::new(stats_to_proto(self.engine()?.stats())))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<wire::WatchRequest>,
+    ) -> Result<Response<Rounds>, Status> {
+        let stream = self.engine()?.watch();
+        let max_per_second = request.into_inner().max_per_second;
+        Ok(Response::new(rounds(
+            stream,
+            max_per_second,
+            self.stop.clone(),
+        )))
     }
 }
 

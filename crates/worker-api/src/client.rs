@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use generation::{GenerateEvent, GenerateRequest, ModelDescription, WorkerStats};
+use generation::{GenerateEvent, GenerateRequest, ModelDescription, RoundReport, WorkerStats};
 use proto::target::v1 as wire;
 use proto::target::v1::target_client::TargetClient as WireClient;
 use service::Endpoint;
@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 use crate::connect::{self, CONTROL_TIMEOUT};
 use crate::convert::{
-    description_from_proto, event_from_proto, request_to_proto, session_to_proto,
+    description_from_proto, event_from_proto, request_to_proto, round_from_proto, session_to_proto,
     speculation_from_proto, stats_from_proto,
 };
 use crate::error::{SessionError, WorkerError};
@@ -91,6 +91,19 @@ impl TargetClient {
         }
     }
 
+    /// Some of the rounds from now on, `max_per_second` at most. Nobody watches any more when the stream is dropped.
+    ///
+    /// # Errors
+    /// The worker is not available.
+    pub async fn watch(&self, max_per_second: u32) -> Result<RoundStream, WorkerError> {
+        let request = wire::WatchRequest { max_per_second };
+        let watch = async { self.wire.clone().watch(request).await };
+        let answer = tokio::time::timeout(CONTROL_TIMEOUT, watch).await;
+        let answer =
+            answer.map_err(|_| WorkerError::Unavailable("no answer in time".to_owned()))?;
+        Ok(RoundStream(answer?.into_inner()))
+    }
+
     /// Continues a prompt. Dropping the stream frees everything that the request holds in the worker.
     ///
     /// # Errors
@@ -116,6 +129,20 @@ impl Stream for GenerateStream {
         Pin::new(&mut self.0)
             .poll_next(cx)
             .map(|event| Some(event?.map_err(WorkerError::from).and_then(event_from_proto)))
+    }
+}
+
+/// Rounds of a target as they happen.
+#[derive(Debug)]
+pub struct RoundStream(Streaming<wire::Round>);
+
+impl Stream for RoundStream {
+    type Item = Result<RoundReport, WorkerError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.0)
+            .poll_next(cx)
+            .map(|round| Some(round?.map_err(WorkerError::from).and_then(round_from_proto)))
     }
 }
 

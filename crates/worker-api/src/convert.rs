@@ -4,6 +4,7 @@ mod draft;
 mod grammar;
 mod prefill;
 mod prefix_cache;
+mod round;
 mod speculation;
 mod stage;
 mod thinking;
@@ -30,6 +31,8 @@ pub(crate) use prefill::{
 pub use prefill::{
     compress_event_to_proto, compress_request_from_proto, prefill_stats_to_proto, prefill_to_proto,
 };
+pub(crate) use round::round_from_proto;
+pub use round::round_to_proto;
 pub(crate) use speculation::speculation_from_proto;
 pub use stage::{later_stage_from_proto, stage_session_to_proto};
 pub(crate) use stage::{later_stage_to_proto, stage_session_from_proto};

@@ -16,12 +16,13 @@ mod stage;
 mod stage_client;
 mod status;
 
-pub use client::{Attachment, GenerateStream, TargetClient};
+pub use client::{Attachment, GenerateStream, RoundStream, TargetClient};
 pub use convert::{
     compress_event_to_proto, compress_request_from_proto, description_to_proto,
     draft_stats_to_proto, draft_to_proto, event_to_proto, later_stage_from_proto,
-    prefill_stats_to_proto, prefill_to_proto, request_from_proto, session_from_proto,
-    session_to_proto, stage_session_to_proto, stats_to_proto, transports_from_proto,
+    prefill_stats_to_proto, prefill_to_proto, request_from_proto, round_to_proto,
+    session_from_proto, session_to_proto, stage_session_to_proto, stats_to_proto,
+    transports_from_proto,
 };
 pub use draft_client::{DraftClient, OpenSession};
 pub use error::{SessionError, WorkerError};

@@ -158,6 +158,7 @@ impl Draft for Workers {
 impl Target for Workers {
     type GenerateStream = HeldStream<target::GenerateEvent>;
     type AttachStream = HeldStream<target::AttachEvent>;
+    type WatchStream = HeldStream<target::Round>;
 
     async fn describe(
         &self,
@@ -181,6 +182,13 @@ impl Target for Workers {
         &self,
         _: Request<target::StatsRequest>,
     ) -> Result<Response<target::WorkerStats>, Status> {
+        Err(Status::unimplemented("the script answers"))
+    }
+
+    async fn watch(
+        &self,
+        _: Request<target::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         Err(Status::unimplemented("the script answers"))
     }
 

@@ -6,12 +6,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 
 use generation::{
-    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, SpeculationStats,
-    SpeculationTimings, Timings, Token, TopToken, WorkerStats,
+    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, RoundReport, RoundStages,
+    SpeculationStats, SpeculationTimings, Timings, Token, TopToken, WorkerStats,
 };
 use router::Target;
 use tokenizer::Tokenizer;
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt};
 use worker_api::{SpeculationDescription, WorkerError};
 
 use crate::client::WATCHDOG;
@@ -38,6 +38,7 @@ struct Shared {
     asked: Mutex<Vec<GenerateRequest>>,
     dropped: Mutex<usize>,
     drops: Condvar,
+    watching: Mutex<usize>,
 }
 
 impl Script {
@@ -50,6 +51,7 @@ impl Script {
                 asked: Mutex::default(),
                 dropped: Mutex::default(),
                 drops: Condvar::new(),
+                watching: Mutex::default(),
             }),
             is_up: true,
             context_length: 512,
@@ -80,6 +82,11 @@ impl Script {
 
     pub fn asked(&self) -> Vec<GenerateRequest> {
         self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// How many watch rounds now.
+    pub fn watching(&self) -> usize {
+        *self.shared.watching.lock().unwrap()
     }
 
     /// Waits until `count` calls are gone.
@@ -153,6 +160,7 @@ pub fn token(request: &GenerateRequest, id: u32) -> Step {
 
 impl Target for Script {
     type Events = Call;
+    type Rounds = Pin<Box<dyn Stream<Item = Result<RoundReport, WorkerError>> + Send>>;
 
     async fn describe(&self) -> Result<ModelDescription, WorkerError> {
         if !self.is_up {
@@ -193,6 +201,17 @@ impl Target for Script {
         })
     }
 
+    async fn watch(&self, max_per_second: u32) -> Result<Self::Rounds, WorkerError> {
+        self.describe().await?;
+        assert!(max_per_second > 0);
+        let watching = Watching::new(&self.shared);
+        let rounds = tokio_stream::once(Ok(round())).chain(tokio_stream::pending());
+        Ok(Box::pin(rounds.map(move |round| {
+            let _held = &watching;
+            round
+        })))
+    }
+
     async fn generate(&self, request: GenerateRequest) -> Result<Call, WorkerError> {
         let steps = (self.shared.play)(&request)?;
         self.shared.asked.lock().unwrap().push(request);
@@ -200,6 +219,49 @@ impl Target for Script {
             steps: steps.into(),
             shared: Arc::clone(&self.shared),
         })
+    }
+}
+
+/// After `return`: `x` or `y`, and `z` after `y`; the target chose `y`, and then `w`.
+pub fn round() -> RoundReport {
+    let id = |text: &str| {
+        let ids = crate::server::TOKENIZER.encode(text, parsed());
+        assert_eq!(ids.len(), 1, "{text}");
+        ids[0]
+    };
+    RoundReport {
+        sequence: 3,
+        position: 40,
+        anchor: id(" return"),
+        tokens: vec![id(" x"), id(" y"), id(" z")],
+        parents: vec![0, 0, 2],
+        log_probs: vec![-0.5, -1.0, -1.5],
+        accepted: vec![2],
+        chosen: vec![id(" y"), id(" w")],
+        step_sequences: 1,
+        stages: RoundStages {
+            draft_us: 1000,
+            channel_us: 200,
+            tree_us: 30,
+            verify_us: 4500,
+            commit_us: 600,
+        },
+    }
+}
+
+/// One who watches rounds.
+struct Watching(Arc<Shared>);
+
+impl Watching {
+    fn new(shared: &Arc<Shared>) -> Self {
+        *shared.watching.lock().unwrap() += 1;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        *self.0.watching.lock().unwrap() -= 1;
     }
 }
 

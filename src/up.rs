@@ -355,6 +355,10 @@ async fn print_welcome(server: &Server) -> Result<()> {
     let model = server.model().await?;
     writeln!(stdout(), "\n  {model} is served on {url}\n")?;
     if stdout().is_terminal() {
+        writeln!(
+            stdout(),
+            "  Page:  {url} in a browser, with a live view at {url}/status"
+        )?;
         writeln!(stdout(), "  Chat:  tandem chat --url {url}")?;
         writeln!(
             stdout(),

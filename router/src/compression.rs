@@ -18,7 +18,9 @@ use api_types::{CompressionMode, CompressionReport};
 use compression::{Keep, Memory, Part, Rules, complement, inside, intersect, outside, widen};
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
-use worker_api::{CompressEvent, CompressRequest, PrefillClient};
+use worker_api::{
+    CompressEvent, CompressRequest, PrefillClient, PrefillDescription, PrefillStats, WorkerError,
+};
 
 use crate::compression::drafter::Drafter;
 pub use crate::compression::drafter::Prefill;
@@ -128,6 +130,12 @@ impl Compressor {
             Some(worker) => worker.presence.trouble(),
             None => Some("none is configured".to_owned()),
         }
+    }
+
+    /// What the worker is and has done; `None` where none is configured.
+    pub async fn worker(&self) -> Option<Result<(PrefillDescription, PrefillStats), WorkerError>> {
+        let client = &self.worker.as_ref()?.client;
+        Some(tokio::try_join!(client.describe(), client.stats()))
     }
 
     /// Makes the prompt of `job` shorter, as far as that can be done.

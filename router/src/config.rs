@@ -29,6 +29,8 @@ pub struct RouterConfig {
     pub keep_alive: Duration,
     /// Whether web pages of any origin may call.
     pub cors: bool,
+    /// Whether the live view shows the tokens of drafts, which are text of the requests.
+    pub status_text: bool,
     /// When prompts are made shorter.
     pub compression: CompressionConfig,
     /// What holds where a request says nothing.
@@ -47,6 +49,7 @@ impl Default for RouterConfig {
             drain_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
             cors: false,
+            status_text: false,
             compression: CompressionConfig::default(),
             defaults: AnswerDefaults::default(),
         }

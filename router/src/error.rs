@@ -24,6 +24,8 @@ pub(crate) enum RouterError {
     Busy { limit: usize },
     #[error("{wanted} answers are wanted at once; this server makes {limit} at a time")]
     TooManyAnswers { wanted: usize, limit: usize },
+    #[error("as many watch as may; try again later")]
+    TooManyWatchers,
     #[error("the server is shutting down")]
     Draining,
     #[error("the body is longer than {limit} bytes")]

@@ -9,9 +9,11 @@ mod health;
 mod messages;
 mod metrics;
 mod models;
+mod page;
 mod props;
 mod slots;
 mod sse;
+mod status;
 mod tokenize;
 mod track;
 mod usage;
@@ -44,7 +46,11 @@ type Trimmed = MapRequest<Router, fn(Request) -> Request>;
 fn routes<T: Target>(state: Arc<State<T>>) -> Router {
     let cors = state.config.cors.then(CorsLayer::permissive);
     let routes = Router::new()
-        .route("/", get(health::health::<T>))
+        .route("/", get(page::root::<T>))
+        .route("/web/{name}", get(page::file))
+        .route("/status", get(page::index))
+        .route("/status/json", get(status::once::<T>))
+        .route("/status/events", get(status::events::<T>))
         .route("/health", get(health::health::<T>))
         .route("/health/live", get(health::live))
         .route("/health/ready", get(health::ready::<T>))

@@ -24,6 +24,7 @@ mod record;
 mod server;
 mod settings;
 mod state;
+mod status;
 mod target;
 
 pub use compression::{CompressionConfig, Prefill};

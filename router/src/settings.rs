@@ -69,6 +69,8 @@ pub struct Settings {
     pub keep_alive_seconds: u64,
     /// Whether web pages of any origin may call.
     pub cors: bool,
+    /// Whether the live view shows the tokens of drafts, which are text of the requests.
+    pub status_text: bool,
     /// Variables given to the chat template unless the request sets them, such as `enable_thinking`.
     pub template_kwargs: Map<String, Value>,
     /// What holds where a request says nothing.
@@ -102,6 +104,7 @@ impl Default for Settings {
             draft_residency: "auto".to_owned(),
             keep_alive_seconds: config.keep_alive.as_secs(),
             cors: config.cors,
+            status_text: config.status_text,
             template_kwargs: config.template_kwargs,
             defaults: config.defaults,
         }
@@ -129,6 +132,7 @@ impl Settings {
             drain_timeout: Duration::from_secs(self.drain_seconds),
             keep_alive: Duration::from_secs(self.keep_alive_seconds),
             cors: self.cors,
+            status_text: self.status_text,
             compression,
             defaults: self.defaults,
         })

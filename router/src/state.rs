@@ -24,6 +24,9 @@ use crate::target::Target;
 /// Bytes of input from which work on it leaves the async threads.
 const OFFLOAD_BYTES: usize = 16 << 10;
 
+/// Clients that watch the live view at a time; one more is answered with 429.
+const MAX_WATCHERS: usize = 32;
+
 /// What all requests share.
 #[derive(Debug)]
 pub(crate) struct State<T> {
@@ -37,6 +40,8 @@ pub(crate) struct State<T> {
     pub skipped_tools: SkippedTools,
     /// One permit per answer being made.
     pub permits: Arc<Semaphore>,
+    /// One permit per client that watches the live view.
+    pub watchers: Arc<Semaphore>,
     /// The shutdown has begun.
     pub shutdown: CancellationToken,
     /// The shutdown has waited long enough.
@@ -88,6 +93,7 @@ impl<T: Target> State<T> {
             active: Active::default(),
             skipped_tools: SkippedTools::default(),
             permits: Arc::new(Semaphore::new(permits)),
+            watchers: Arc::new(Semaphore::new(MAX_WATCHERS)),
             config: RouterConfig {
                 max_in_flight: permits,
                 ..config

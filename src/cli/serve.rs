@@ -243,6 +243,10 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "TANDEM_CORS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<bool>,
+    /// Show the tokens of drafts in the live view: text of the requests, to everyone who may see the view.
+    #[arg(long, env = "TANDEM_STATUS_TEXT", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status_text: Option<bool>,
 }
 
 /// `tandem up`.

@@ -150,7 +150,7 @@ fn status(error: &RouterError) -> StatusCode {
         RouterError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         RouterError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         RouterError::NotOffered { .. } => StatusCode::NOT_IMPLEMENTED,
-        RouterError::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+        RouterError::Busy { .. } | RouterError::TooManyWatchers => StatusCode::TOO_MANY_REQUESTS,
         RouterError::Draining => StatusCode::SERVICE_UNAVAILABLE,
         RouterError::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
     }

@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "tandem/prefill/v1/prefill.proto",
             "tandem/stage/v1/stage.proto",
             "tandem/target/v1/target.proto",
+            "tandem/worker/v1/memory.proto",
         ],
         ["."],
     )?;

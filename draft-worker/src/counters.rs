@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use worker_api::DraftStats;
+use worker_api::{DraftStats, MemoryStats};
 
 /// A number that others may read. Relaxed: nothing hangs on it.
 #[derive(Debug, Default)]
@@ -35,7 +35,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub fn stats(&self) -> DraftStats {
+    /// With `memory`, which nobody counts.
+    pub fn stats(&self, memory: MemoryStats) -> DraftStats {
         let few = |counter: &Counter| u32::try_from(counter.get()).unwrap_or(u32::MAX);
         DraftStats {
             sessions: few(&self.sessions),
@@ -45,6 +46,7 @@ impl Counters {
             refusals: self.refusals.get(),
             feature_rows: self.feature_rows.get(),
             evicted_sequences: self.evicted_sequences.get(),
+            memory,
         }
     }
 }

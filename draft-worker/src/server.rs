@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use worker_api::{
-    SessionError, draft_stats_to_proto, draft_to_proto, session_status, session_to_proto,
-    transports_from_proto,
+    MemoryStats, SessionError, draft_stats_to_proto, draft_to_proto, session_status,
+    session_to_proto, transports_from_proto,
 };
 
 use crate::accept::Sessions;
@@ -167,6 +167,14 @@ impl Draft for DraftServer {
         &self,
         _request: Request<wire::StatsRequest>,
     ) -> Result<Response<wire::DraftStats>, Status> {
-        Ok(Response::new(draft_stats_to_proto(self.counters.stats())))
+        let device_free_bytes = match &*self.residency.borrow() {
+            Residency::Resident(sessions) => sessions.device.free_memory(),
+            Residency::Loading | Residency::Parked => None,
+        };
+        let stats = self.counters.stats(MemoryStats {
+            resident_bytes: service::resident_bytes(),
+            device_free_bytes,
+        });
+        Ok(Response::new(draft_stats_to_proto(stats)))
     }
 }

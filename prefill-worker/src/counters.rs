@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use worker_api::PrefillStats;
+use worker_api::{MemoryStats, PrefillStats};
 
 /// A number that others may read. Relaxed: nothing hangs on it.
 #[derive(Debug, Default)]
@@ -74,6 +74,11 @@ impl Counters {
             score_us: self.score_us.get(),
             select_us: self.select_us.get(),
             park_us: self.park_us.get(),
+            memory: MemoryStats {
+                resident_bytes: service::resident_bytes(),
+                // Its device is there for as long as a prompt only.
+                device_free_bytes: None,
+            },
         }
     }
 }

@@ -34,3 +34,11 @@ pub mod target {
         tonic::include_proto!("tandem.target.v1");
     }
 }
+
+/// All workers: `tandem/worker/v1/memory.proto`.
+pub mod worker {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tandem.worker.v1");
+    }
+}

@@ -27,6 +27,10 @@ impl Drafts {
         Self { target, draft }
     }
 
+    pub(crate) fn status(&self) -> DraftStatus {
+        DraftStatus::wanted(self.draft.clone())
+    }
+
     /// Attaches the draft whenever it is not; never ends.
     pub(crate) async fn keep(&self, status: &DraftStatus) {
         let mut back_off = BackOff::default();

@@ -37,11 +37,11 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let drain_timeout = config.drain_timeout;
-    let status = match drafts {
-        Some(_) => DraftStatus::wanted(),
-        None => DraftStatus::default(),
-    };
-    let status = Arc::new(status);
+    let status = Arc::new(
+        drafts
+            .as_ref()
+            .map_or_else(DraftStatus::default, Drafts::status),
+    );
     let state = State::new(
         config,
         &model,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use generation::{ModelDescription, PrefixCacheStats, RoundReport, SpeculationStats, WorkerStats};
+use generation::{
+    MemoryStats, ModelDescription, PrefixCacheStats, RoundReport, SpeculationStats, WorkerStats,
+};
 use serde_json::{Value, json};
 use tokenizer::Tokenizer;
 use worker_api::{SpeculationDescription, WorkerError};
@@ -16,10 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the set is doing now. What only a worker knows is null while it does not answer.
 pub(crate) async fn status<T: Target>(state: &State<T>) -> Value {
-    let (target, prefill) = tokio::join!(
+    let (target, draft_stats, prefill) = tokio::join!(
         tokio::time::timeout(PATIENCE, ask_target(state)),
+        tokio::time::timeout(PATIENCE, state.draft.stats()),
         tokio::time::timeout(PATIENCE, state.compressor.worker()),
     );
+    let draft_memory = draft_stats.ok().flatten().map(|stats| memory(stats.memory));
     let silent = || Err("it does not answer".to_owned());
     let target = target.map_or_else(|_| silent(), |told| told.map_err(|error| error.to_string()));
     let stats = target.as_ref().ok().map(|told| &told.stats);
@@ -31,7 +35,7 @@ pub(crate) async fn status<T: Target>(state: &State<T>) -> Value {
         "state": condition(state, &target),
         "shows_text": config.status_text,
         "target": target_report(&target),
-        "draft": draft(state.draft.get()),
+        "draft": draft(state.draft.get(), draft_memory),
         "prefill": match prefill {
             Ok(None) => Value::Null,
             Ok(Some(Ok((description, stats)))) => json!({
@@ -44,6 +48,7 @@ pub(crate) async fn status<T: Target>(state: &State<T>) -> Value {
                 "tokens_in": stats.tokens_in,
                 "tokens_out": stats.tokens_out,
                 "score_seconds": seconds(stats.score_us),
+                "memory": memory(stats.memory),
             }),
             Ok(Some(Err(error))) => json!({ "state": "waiting", "reason": error.to_string() }),
             Err(_) => json!({ "state": "waiting", "reason": "it does not answer" }),
@@ -102,7 +107,9 @@ fn condition<T: Target>(state: &State<T>, target: &Result<Told, String>) -> &'st
 fn target_report(target: &Result<Told, String>) -> Value {
     match target {
         Ok(Told {
-            model, speculates, ..
+            model,
+            speculates,
+            stats,
         }) => json!({
             "state": "ready",
             "model": model.name,
@@ -111,13 +118,14 @@ fn target_report(target: &Result<Told, String>) -> Value {
             "n_ctx": model.context_length,
             "layers": speculates.num_layers,
             "speculation": speculates.mode,
+            "memory": memory(stats.memory),
         }),
         Err(reason) => json!({ "state": "waiting", "reason": reason }),
     }
 }
 
 /// Null where none is configured.
-fn draft(state: DraftState) -> Value {
+fn draft(state: DraftState, memory: Option<Value>) -> Value {
     match state {
         DraftState::Unwanted => Value::Null,
         DraftState::Waiting { reason } => json!({ "state": "waiting", "reason": reason }),
@@ -128,8 +136,17 @@ fn draft(state: DraftState) -> Value {
             "device": session.draft.device,
             "transport": session.transport().to_string(),
             "block_size": session.draft.block_size,
+            "memory": memory,
         }),
     }
+}
+
+/// Null where it is not known.
+fn memory(memory: MemoryStats) -> Value {
+    json!({
+        "resident_bytes": memory.resident_bytes,
+        "device_free_bytes": memory.device_free_bytes,
+    })
 }
 
 fn speculation(stats: &SpeculationStats) -> Value {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use engine::{EngineHandle, GenerateStream};
+use generation::{MemoryStats, WorkerStats};
 use kernels::Device;
 use models::LoadProgress;
 use proto::target::v1 as wire;
@@ -148,7 +149,14 @@ impl Target for TargetServer {
         &self,
         _request: Request<wire::StatsRequest>,
     ) -> Result<Response<wire::WorkerStats>, Status> {
-        Ok(Response::new(stats_to_proto(self.engine()?.stats())))
+        let Served { engine, device, .. } = self.loaded()?;
+        Ok(Response::new(stats_to_proto(WorkerStats {
+            memory: MemoryStats {
+                resident_bytes: service::resident_bytes(),
+                device_free_bytes: device.free_memory(),
+            },
+            ..engine.stats()
+        })))
     }
 
     async fn watch(

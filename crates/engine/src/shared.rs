@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use generation::{GenerateError, GenerateRequest, ModelDescription, PrefixCacheStats, WorkerStats};
+use generation::{
+    GenerateError, GenerateRequest, MemoryStats, ModelDescription, PrefixCacheStats, WorkerStats,
+};
 use tokio::sync::watch;
 
 use crate::config::EngineConfig;
@@ -236,6 +238,8 @@ impl Shared {
                 disk: counters.disk.get(),
                 ..counters.prefix_cache.get()
             },
+            // Whoever runs the engine knows.
+            memory: MemoryStats::default(),
         }
     }
 }

@@ -20,4 +20,6 @@ pub use request::GenerateRequest;
 pub use round::{RoundReport, RoundStages};
 pub use speculation::{SpeculationStats, SpeculationTimings};
 pub use thinking::{CloseKind, ThinkingLimit, ThinkingTracker};
-pub use worker::{DiskCacheStats, ModelDescription, PrefixCacheStats, RefusedFiles, WorkerStats};
+pub use worker::{
+    DiskCacheStats, MemoryStats, ModelDescription, PrefixCacheStats, RefusedFiles, WorkerStats,
+};

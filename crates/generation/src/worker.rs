@@ -40,6 +40,17 @@ pub struct WorkerStats {
     pub speculation: SpeculationStats,
     /// What prefixes were good for.
     pub prefix_cache: PrefixCacheStats,
+    /// What it takes now.
+    pub memory: MemoryStats,
+}
+
+/// Memory of a worker, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes of the host that its process has in use.
+    pub resident_bytes: Option<u64>,
+    /// Bytes that its device can still give.
+    pub device_free_bytes: Option<u64>,
 }
 
 /// States that are kept for prompts that begin in the same way.

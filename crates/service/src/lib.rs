@@ -7,6 +7,7 @@ mod endpoint;
 mod error;
 mod grpc;
 mod held_stream;
+mod memory;
 mod shutdown;
 mod telemetry;
 
@@ -15,5 +16,6 @@ pub use endpoint::Endpoint;
 pub use error::ServiceError;
 pub use grpc::{GrpcListener, GrpcService, serve_grpc};
 pub use held_stream::HeldStream;
+pub use memory::resident_bytes;
 pub use shutdown::{StopSignals, cancel_on_signal};
 pub use telemetry::init_telemetry;

@@ -2,6 +2,7 @@
 
 mod draft;
 mod grammar;
+mod memory;
 mod prefill;
 mod prefix_cache;
 mod round;
@@ -254,6 +255,7 @@ pub fn stats_to_proto(stats: WorkerStats) -> wire::WorkerStats {
         cancelled_requests: stats.cancelled_requests,
         speculation: Some(speculation::stats_to_proto(stats.speculation)),
         prefix_cache: Some(prefix_cache::stats_to_proto(stats.prefix_cache)),
+        memory: Some(memory::memory_to_proto(stats.memory)),
     }
 }
 
@@ -268,13 +270,14 @@ pub(crate) fn stats_from_proto(stats: wire::WorkerStats) -> WorkerStats {
         cancelled_requests: stats.cancelled_requests,
         speculation: speculation::stats_from_proto(stats.speculation.unwrap_or_default()),
         prefix_cache: prefix_cache::stats_from_proto(stats.prefix_cache.unwrap_or_default()),
+        memory: memory::memory_from_proto(stats.memory.unwrap_or_default()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use generation::{
-        DiskCacheStats, Grammar, PrefixCacheStats, RefusedFiles, SpeculationConfig,
+        DiskCacheStats, Grammar, MemoryStats, PrefixCacheStats, RefusedFiles, SpeculationConfig,
         SpeculationMode, SpeculationTimings, ThinkingLimit,
     };
 
@@ -376,6 +379,10 @@ mod tests {
             steps: 5,
             finished_requests: 6,
             cancelled_requests: 7,
+            memory: MemoryStats {
+                resident_bytes: Some(1 << 30),
+                device_free_bytes: None,
+            },
             prefix_cache: PrefixCacheStats {
                 hits: 8,
                 reused_tokens: 9,

@@ -37,5 +37,7 @@ pub use session::{DraftDescription, DraftSession, DraftStats, SpeculationDescrip
 pub use stage::{LaterStage, StageDescription, StageSession};
 pub use stage_client::{OpenStage, StageClient};
 pub use status::{compress_status, session_status, to_status};
+// Of a worker's counters; who only fills it in needs no more of requests than this.
+pub use generation::MemoryStats;
 // Of a session; who only passes it on needs no more of channels than this.
 pub use tensor_channel::Transport;

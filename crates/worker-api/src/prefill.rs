@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use generation::MemoryStats;
+
 /// The model that scores prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefillDescription {
@@ -160,4 +162,6 @@ pub struct PrefillStats {
     pub select_us: u64,
     /// Microseconds of giving memory back.
     pub park_us: u64,
+    /// What it takes now.
+    pub memory: MemoryStats,
 }

@@ -1,5 +1,6 @@
 //! What sets up speculation between a target and a draft.
 
+use generation::MemoryStats;
 use tensor_channel::{Descriptor, Transport};
 
 /// How a target speculates.
@@ -74,4 +75,6 @@ pub struct DraftStats {
     pub feature_rows: u64,
     /// Contexts given up for other sequences.
     pub evicted_sequences: u64,
+    /// What it takes now.
+    pub memory: MemoryStats,
 }

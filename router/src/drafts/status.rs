@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use worker_api::{DraftSession, SessionError};
+use worker_api::{DraftClient, DraftSession, DraftStats, SessionError};
 
 /// Whether the target has a draft.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,13 +21,25 @@ pub(crate) enum DraftState {
 
 /// The state, written by the keeper and read by anyone.
 #[derive(Debug, Default)]
-pub(crate) struct DraftStatus(Mutex<DraftState>);
+pub(crate) struct DraftStatus {
+    state: Mutex<DraftState>,
+    /// None is configured.
+    worker: Option<DraftClient>,
+}
 
 impl DraftStatus {
     /// A draft is configured.
-    pub fn wanted() -> Self {
+    pub fn wanted(worker: DraftClient) -> Self {
         let reason = "not asked for yet".to_owned();
-        Self(Mutex::new(DraftState::Waiting { reason }))
+        Self {
+            state: Mutex::new(DraftState::Waiting { reason }),
+            worker: Some(worker),
+        }
+    }
+
+    /// What the worker counts, where it is there.
+    pub async fn stats(&self) -> Option<DraftStats> {
+        self.worker.as_ref()?.stats().await.ok()
     }
 
     pub fn get(&self) -> DraftState {
@@ -68,6 +80,6 @@ impl DraftStatus {
 
     fn lock(&self) -> MutexGuard<'_, DraftState> {
         // A state is whole whatever happens elsewhere.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 
 use generation::{
-    FinishReason, GenerateEvent, GenerateRequest, ModelDescription, RoundReport, RoundStages,
-    SpeculationStats, SpeculationTimings, Timings, Token, TopToken, WorkerStats,
+    FinishReason, GenerateEvent, GenerateRequest, MemoryStats, ModelDescription, RoundReport,
+    RoundStages, SpeculationStats, SpeculationTimings, Timings, Token, TopToken, WorkerStats,
 };
 use router::Target;
 use tokenizer::Tokenizer;
@@ -190,6 +190,10 @@ impl Target for Script {
         self.describe().await?;
         Ok(WorkerStats {
             steps: 7,
+            memory: MemoryStats {
+                resident_bytes: Some(123),
+                device_free_bytes: None,
+            },
             speculation: SpeculationStats {
                 draft_attached: true,
                 rounds: 11,

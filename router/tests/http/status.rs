@@ -25,6 +25,8 @@ fn the_figures_are_those_of_the_set() {
     assert_eq!(status["shows_text"], false);
     assert_eq!(status["target"]["device"], "script");
     assert_eq!(status["target"]["n_ctx"], 512);
+    let memory = json!({ "resident_bytes": 123, "device_free_bytes": null });
+    assert_eq!(status["target"]["memory"], memory);
     assert_eq!(status["draft"], Value::Null);
     assert_eq!(status["prefill"], Value::Null);
     assert_eq!(status["requests"]["slots"], 4);

@@ -3,6 +3,7 @@
 use proto::draft::v1 as wire;
 use tensor_channel::{Descriptor, MemoryHandle, Segments, Transport};
 
+use crate::convert::memory::{memory_from_proto, memory_to_proto};
 use crate::error::SessionError;
 use crate::session::{DraftDescription, DraftSession, DraftStats};
 
@@ -179,6 +180,7 @@ pub fn draft_stats_to_proto(stats: DraftStats) -> wire::DraftStats {
         refusals: stats.refusals,
         feature_rows: stats.feature_rows,
         evicted_sequences: stats.evicted_sequences,
+        memory: Some(memory_to_proto(stats.memory)),
     }
 }
 
@@ -191,6 +193,7 @@ pub(crate) fn draft_stats_from_proto(stats: wire::DraftStats) -> DraftStats {
         refusals: stats.refusals,
         feature_rows: stats.feature_rows,
         evicted_sequences: stats.evicted_sequences,
+        memory: memory_from_proto(stats.memory.unwrap_or_default()),
     }
 }
 

@@ -7,6 +7,7 @@ use proto::prefill::v1 as wire;
 use proto::prefill::v1::compress_event::Event;
 use proto::prefill::v1::progress::Phase;
 
+use crate::convert::memory::{memory_from_proto, memory_to_proto};
 use crate::error::WorkerError;
 use crate::prefill::{
     CompressEvent, CompressPhase, CompressProgress, CompressRequest, CompressTimings, Compression,
@@ -189,6 +190,7 @@ pub fn prefill_stats_to_proto(stats: PrefillStats) -> wire::PrefillStats {
         score_us: stats.score_us,
         select_us: stats.select_us,
         park_us: stats.park_us,
+        memory: Some(memory_to_proto(stats.memory)),
     }
 }
 
@@ -207,6 +209,7 @@ pub(crate) fn prefill_stats_from_proto(stats: wire::PrefillStats) -> PrefillStat
         score_us: stats.score_us,
         select_us: stats.select_us,
         park_us: stats.park_us,
+        memory: memory_from_proto(stats.memory.unwrap_or_default()),
     }
 }
 

@@ -1,0 +1,4 @@
+//! What stands inside a call: its arguments.
+
+pub(crate) mod json;
+pub(crate) mod params;

@@ -41,13 +41,69 @@ pub struct ChatChoice {
 pub struct ChatMessage {
     /// `assistant`.
     pub role: &'static str,
-    /// What it says.
-    pub content: String,
+    /// What it says; null where it only calls.
+    pub content: Option<String>,
     /// What it thought before, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same by the name of other servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
+    /// The same once more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasoning_details: Vec<ReasoningDetail>,
+    /// The tools it calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
     /// Always null.
     pub refusal: Option<String>,
+}
+
+/// A part of an assistant's thoughts.
+#[derive(Debug, Clone, Serialize)]
+pub struct ReasoningDetail {
+    /// `reasoning.text`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// What it thought.
+    pub text: String,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, Serialize)]
+pub struct ToolCall {
+    /// Names the call.
+    pub id: String,
+    /// `function`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// What is called.
+    pub function: FunctionCall,
+}
+
+/// The function of a call.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct FunctionCall {
+    /// Its name; in a stream only where the call begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its arguments as JSON text; in a stream what is new of them.
+    pub arguments: String,
+}
+
+/// What is new of a call.
+#[derive(Debug, Clone, Serialize)]
+pub struct ToolCallDelta {
+    /// The call's place among those of the answer.
+    pub index: usize,
+    /// Names the call, where it begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// `function`, where it begins.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
+    /// What is called.
+    pub function: FunctionCall,
 }
 
 /// A part of an answer to a chat.
@@ -116,6 +172,12 @@ pub struct ChatDelta {
     /// New reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same by the name of other servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
+    /// What is new of one call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallDelta>,
 }
 
 /// Log-probabilities of an answer to a chat.

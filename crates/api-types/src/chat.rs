@@ -14,13 +14,10 @@ use crate::tools::{self, ToolChoice};
 const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// Asking for these is asking for what is not there.
-const REFUSED: [&str; 5] = [
-    "audio",
-    "functions",
-    "function_call",
-    "web_search_options",
-    "continue_final_message",
-];
+const REFUSED: [&str; 2] = ["audio", "web_search_options"];
+
+/// The names that tools had before they were tools.
+const LEGACY: [(&str, &str); 2] = [("functions", "tools"), ("function_call", "tool_choice")];
 
 /// A body of `POST /v1/chat/completions`.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +36,8 @@ pub struct ChatRequest {
     pub skipped_tools: Vec<String>,
     /// Whether the prompt ends with the opening of an assistant turn.
     pub add_generation_prompt: bool,
+    /// Whether the answer goes on with the last message, which is an assistant's, in place of one of its own.
+    pub continue_final_message: bool,
     /// Further variables of the template.
     pub template_kwargs: Map<String, Value>,
     /// Log-probabilities wanted, and of how many alternatives.
@@ -61,13 +60,18 @@ impl ChatRequest {
         if tool_choice == ToolChoice::None {
             tools.clear();
         }
+        let messages = messages::check(messages.ok_or_else(|| missing("messages"))?)?;
+        let continue_final_message = take_continuation(&mut fields, &messages)?;
         let request = Self {
-            messages: messages::check(messages.ok_or_else(|| missing("messages"))?)?,
+            messages,
             tools,
             tool_choice,
             skipped_tools: Vec::new(),
             parallel_tool_calls: fields.bool("parallel_tool_calls")?.unwrap_or(true),
-            add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
+            add_generation_prompt: fields
+                .bool("add_generation_prompt")?
+                .unwrap_or(!continue_final_message),
+            continue_final_message,
             template_kwargs: take_template_kwargs(&mut fields)?,
             top_logprobs: take_logprobs(&mut fields)?,
             compression: CompressionOptions::take(&mut fields)?,
@@ -76,9 +80,41 @@ impl ChatRequest {
         check_response_format(&mut fields)?;
         check_modalities(&mut fields)?;
         fields.refuse(&REFUSED)?;
-        fields.finish()?;
+        for (name, now) in LEGACY {
+            if let Some(value) = fields.value(name)
+                && value.as_array().is_none_or(|list| !list.is_empty())
+            {
+                return Err(RequestError::Unsupported {
+                    field: name.to_owned(),
+                    what: "this is".to_owned(),
+                    hint: format!("; use `{now}`"),
+                });
+            }
+        }
+        if request.continue_final_message && request.add_generation_prompt {
+            let expected = "false where `continue_final_message` is true";
+            return Err(RequestError::wrong(
+                "add_generation_prompt",
+                "true",
+                expected,
+            ));
+        }
         Ok(request)
     }
+}
+
+/// An answer can only go on with what an assistant has begun.
+fn take_continuation(fields: &mut Fields, messages: &[Value]) -> Result<bool, RequestError> {
+    let wanted = fields.bool("continue_final_message")?.unwrap_or(false);
+    if wanted && !messages::is_begun(messages) {
+        let expected = "false, unless the last message is an assistant's that makes no calls";
+        return Err(RequestError::wrong(
+            "continue_final_message",
+            "true",
+            expected,
+        ));
+    }
+    Ok(wanted)
 }
 
 /// The switches for thinking become what templates call them; `chat_template_kwargs` has the last word.

@@ -18,8 +18,8 @@ mod tools;
 pub use answer::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
     ChatMessage, ChatTopLogprob, Completion, CompletionChoice, CompletionLogprobs,
-    CompletionTokensDetails, CompressionReport, PromptProgress, PromptTokensDetails,
-    SpeculationReport, SpeculationStages, Timings, Usage,
+    CompletionTokensDetails, CompressionReport, FunctionCall, PromptProgress, PromptTokensDetails,
+    ReasoningDetail, SpeculationReport, SpeculationStages, Timings, ToolCall, ToolCallDelta, Usage,
 };
 pub use anthropic::answer::{
     AnthropicBlock, AnthropicDelta, AnthropicEnd, AnthropicEvent, AnthropicMessage,

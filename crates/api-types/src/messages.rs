@@ -53,6 +53,13 @@ pub(crate) fn assemble(
     Ok(messages)
 }
 
+/// Whether the last message is what an answer can go on with.
+pub(crate) fn is_begun(messages: &[Value]) -> bool {
+    messages
+        .last()
+        .is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none())
+}
+
 enum Message {
     System(String),
     Turn(Map<String, Value>),
@@ -62,7 +69,12 @@ fn message(path: &str, item: Value) -> Result<Message, RequestError> {
     let mut fields = Fields::at(path, item)?;
     let role = fields.string("role")?;
     let role = role.ok_or_else(|| missing(&fields.path("role")))?;
-    let content = content(&fields.path("content"), fields.value("content"))?;
+    // Parts of a system text are texts of their own; those of others go on from each other.
+    let between = match role.as_str() {
+        "system" | "developer" => "\n\n",
+        _ => "",
+    };
+    let content = content(&fields.path("content"), fields.value("content"), between)?;
     let mut turn = Map::new();
     turn.insert("role".to_owned(), role.as_str().into());
     match role.as_str() {
@@ -72,6 +84,8 @@ fn message(path: &str, item: Value) -> Result<Message, RequestError> {
                 .ok_or_else(|| missing(&fields.path("content")));
         }
         "user" | "tool" => {
+            // A tool may have nothing to say.
+            let content = content.or_else(|| (role == "tool").then(String::new));
             let content = content.ok_or_else(|| missing(&fields.path("content")))?;
             turn.insert("content".to_owned(), content.into());
         }
@@ -100,16 +114,19 @@ fn message(path: &str, item: Value) -> Result<Message, RequestError> {
 }
 
 /// A string, or parts that are joined to one.
-fn content(path: &str, value: Option<Value>) -> Result<Option<String>, RequestError> {
+fn content(
+    path: &str,
+    value: Option<Value>,
+    between: &str,
+) -> Result<Option<String>, RequestError> {
     match value {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(Value::Array(parts)) => {
-            let mut text = String::new();
-            for (index, part) in parts.into_iter().enumerate() {
-                text.push_str(&part_text(&format!("{path}[{index}]"), part)?);
-            }
-            Ok(Some(text))
+            let parts = parts.into_iter().enumerate();
+            let texts = parts.map(|(index, part)| part_text(&format!("{path}[{index}]"), part));
+            let texts: Vec<String> = texts.collect::<Result<_, _>>()?;
+            Ok(Some(texts.join(between)))
         }
         Some(other) => Err(RequestError::wrong(
             path,
@@ -155,12 +172,14 @@ fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, RequestError> {
             function.insert("arguments".to_owned(), Value::Object(Map::new()));
             continue;
         };
-        if let Some(Value::Object(parsed)) = arguments
-            .as_str()
-            .and_then(|text| serde_json::from_str(text).ok())
-        {
-            *arguments = Value::Object(parsed);
-        }
+        let parsed = match &*arguments {
+            Value::Null => Some(Value::Object(Map::new())),
+            // What calls without arguments are often given as.
+            Value::String(text) if text.trim().is_empty() => Some(Value::Object(Map::new())),
+            Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object),
+            _ => None,
+        };
+        *arguments = parsed.unwrap_or_else(|| arguments.take());
     }
     Ok(calls)
 }

@@ -156,8 +156,6 @@ fn take_include_usage(fields: &mut Fields) -> Result<bool, RequestError> {
     };
     let mut options = Fields::at("stream_options", value)?;
     let include_usage = options.bool("include_usage")?.unwrap_or(false);
-    options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
-    options.finish()?;
     Ok(include_usage)
 }
 

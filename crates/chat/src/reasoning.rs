@@ -22,6 +22,15 @@ impl ReasoningStart {
             Self::Before
         }
     }
+
+    /// Where an answer goes on that has begun with `said`.
+    #[must_use]
+    pub fn of_beginning(said: &str) -> Self {
+        match (said.rfind(OPEN), said.rfind(CLOSE)) {
+            (Some(open), close) if close.is_none_or(|close| close < open) => Self::Inside,
+            _ => Self::Before,
+        }
+    }
 }
 
 /// What one push gave.
@@ -205,6 +214,17 @@ mod tests {
         assert!(splitter.is_reasoning());
         assert_eq!(splitter.push("</think>x").content, "x");
         assert!(!splitter.is_reasoning());
+    }
+
+    #[test]
+    fn a_beginning_tells_where_the_answer_goes_on() {
+        for (said, start) in [
+            ("The answer", Before),
+            ("<think>\nso", Inside),
+            ("<think>\nso\n</think>\n\nThe", Before),
+        ] {
+            assert_eq!(ReasoningStart::of_beginning(said), start, "{said:?}");
+        }
     }
 
     #[test]

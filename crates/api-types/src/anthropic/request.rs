@@ -39,13 +39,17 @@ impl ChatRequest {
             let what = "more than one answer is";
             return Err(RequestError::unsupported("n", what));
         }
+        let messages = messages::assemble(conversation.system, conversation.turns)?;
+        // In this API an answer goes on with what an assistant has begun.
+        let continue_final_message = messages::is_begun(&messages);
         Ok(Self {
-            messages: messages::assemble(conversation.system, conversation.turns)?,
+            messages,
             tools: tools.listed,
             tool_choice: tools.choice,
             parallel_tool_calls: tools.parallel,
             skipped_tools: tools.skipped,
-            add_generation_prompt: true,
+            add_generation_prompt: !continue_final_message,
+            continue_final_message,
             template_kwargs,
             top_logprobs: None,
             compression: CompressionOptions::take(&mut fields)?,

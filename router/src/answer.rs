@@ -6,8 +6,17 @@ use std::time::Instant;
 use chat::{ReasoningSplitter, ReasoningStart};
 use generation::{FinishReason, GenerateEvent, Timings, Token};
 use tokenizer::{Detokenizer, StopMatcher, Tokenizer};
+use tool_calls::Ending;
 
 use crate::logprob::TokenLogprob;
+
+mod calls;
+mod pieces;
+
+pub(crate) use calls::CallPlan;
+
+use calls::{CallReader, Found};
+use pieces::Pieces;
 
 /// How events become text.
 #[derive(Debug, Clone)]
@@ -19,6 +28,8 @@ pub(crate) struct AnswerPlan {
     pub stop_ids: Vec<u32>,
     /// Where the answer begins, if reasoning is split off.
     pub reasoning: Option<ReasoningStart>,
+    /// How calls are found, if there are tools.
+    pub calls: Option<CallPlan>,
     pub logprobs: bool,
 }
 
@@ -47,15 +58,19 @@ impl Piece {
     pub fn append(&mut self, later: Piece) {
         self.reasoning.push_str(&later.reasoning);
         self.content.push_str(&later.content);
-        for call in later.calls {
-            match self.calls.last_mut() {
-                Some(last) if last.index == call.index => last.arguments += &call.arguments,
-                _ => self.calls.push(call),
-            }
+        for delta in later.calls {
+            self.add_call(delta);
         }
         self.logprobs.extend(later.logprobs);
         self.finish = later.finish.or(self.finish);
         self.stopped_at = later.stopped_at.or(self.stopped_at.take());
+    }
+
+    fn add_call(&mut self, delta: CallDelta) {
+        match self.calls.last_mut() {
+            Some(last) if last.index == delta.index => last.arguments += &delta.arguments,
+            _ => self.calls.push(delta),
+        }
     }
 }
 
@@ -96,6 +111,7 @@ pub(crate) struct Answer {
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     splitter: Option<ReasoningSplitter>,
+    calls: Option<CallReader>,
     stop: StopMatcher,
     stop_ids: Vec<u32>,
     /// Entries of tokens whose text is held back, if any are wanted.
@@ -120,6 +136,7 @@ impl Answer {
             detokenizer: Detokenizer::new(Arc::clone(&tokenizer), false),
             tokenizer,
             splitter: plan.reasoning.map(ReasoningSplitter::new),
+            calls: plan.calls.as_ref().map(CallReader::new),
             stop: StopMatcher::new(&plan.stop, plan.include_stop),
             stop_ids: plan.stop_ids.clone(),
             logprobs: plan.logprobs.then(Vec::new),
@@ -139,7 +156,7 @@ impl Answer {
         if self.is_finished() {
             return Vec::new();
         }
-        let mut piece = Piece::default();
+        let mut pieces = Pieces::default();
         match event {
             GenerateEvent::Started {
                 prompt_tokens,
@@ -150,23 +167,23 @@ impl Answer {
                 self.tally.timings.prompt_tokens = prompt_tokens.saturating_sub(cached_tokens);
             }
             GenerateEvent::Progress { .. } => {}
-            GenerateEvent::Token(token) => self.take(&token, &mut piece),
+            GenerateEvent::Token(token) => self.take(&token, &mut pieces),
             GenerateEvent::Finished { reason, timings } => {
-                self.flush(&mut piece);
+                self.flush(reason, &mut pieces);
                 self.tally.timings = timings;
                 self.end(reason);
             }
         }
         if self.is_finished() {
-            piece.finish = self.finish;
-            piece.stopped_at = self.stop.found().map(str::to_owned);
+            pieces.last().finish = self.finish;
+            pieces.last().stopped_at = self.stop.found().map(str::to_owned);
         }
-        if (piece.finish.is_some() || !piece.content.is_empty())
+        if (self.is_finished() || pieces.has_answer())
             && let Some(entries) = &mut self.logprobs
         {
-            piece.logprobs = std::mem::take(entries);
+            pieces.last().logprobs = std::mem::take(entries);
         }
-        Vec::from_iter((!piece.is_empty()).then_some(piece))
+        pieces.finish()
     }
 
     pub fn is_finished(&self) -> bool {
@@ -182,7 +199,7 @@ impl Answer {
         self.clock.last
     }
 
-    fn take(&mut self, token: &Token, piece: &mut Piece) {
+    fn take(&mut self, token: &Token, pieces: &mut Pieces) {
         self.count();
         if self.stop_ids.contains(&token.id) {
             return;
@@ -191,13 +208,14 @@ impl Answer {
         let offset = self.text_offset;
         let text = self.text_of(token.id);
         self.text_offset += text.chars().count();
-        self.feed(&text, piece);
+        self.feed(&text, pieces);
         if was_reasoning || self.is_reasoning() {
             self.tally.reasoning_tokens += 1;
         } else if let Some(entries) = &mut self.logprobs {
             entries.push(TokenLogprob::new(token, &self.tokenizer, offset));
         }
-        if self.stop.stopped() {
+        let is_over = self.calls.as_ref().is_some_and(CallReader::is_over);
+        if is_over || self.stop.stopped() {
             self.end(FinishReason::Stop);
         }
     }
@@ -219,42 +237,107 @@ impl Answer {
         splitter.is_some_and(ReasoningSplitter::is_reasoning)
     }
 
-    /// The characters that `id` completes. The marks around the reasoning are text for the splitter even where the
-    /// vocabulary calls them control tokens.
+    /// The characters that `id` completes. The marks around the reasoning and around calls are text for who looks for them
+    /// even where the vocabulary calls them control tokens.
     fn text_of(&mut self, id: u32) -> String {
         let text = self.tokenizer.token_text(id).unwrap_or_default();
-        let is_mark = text == "<think>" || text == "</think>";
-        if is_mark && self.splitter.is_some() && self.tokenizer.is_special(id) {
+        let is_mark = match text {
+            "<think>" | "</think>" => self.splitter.is_some(),
+            _ => self.calls.is_some() && tool_calls::is_mark(text),
+        };
+        if is_mark && self.tokenizer.is_special(id) {
             return self.detokenizer.finish() + text;
         }
         self.detokenizer.push(id)
     }
 
-    fn feed(&mut self, text: &str, piece: &mut Piece) {
+    fn feed(&mut self, text: &str, pieces: &mut Pieces) {
         let Some(splitter) = &mut self.splitter else {
-            piece.content.push_str(&self.stop.push(text).emit);
-            return;
+            return self.content(text, pieces);
         };
         let split = splitter.push(text);
-        piece.reasoning.push_str(&split.reasoning);
-        piece.content.push_str(&self.stop.push(&split.content).emit);
+        let is_over = !splitter.is_reasoning();
+        self.thoughts(&split.reasoning, is_over, pieces);
+        self.content(&split.content, pieces);
+    }
+
+    fn thoughts(&mut self, text: &str, is_over: bool, pieces: &mut Pieces) {
+        match &mut self.calls {
+            None => pieces.reasoning(text),
+            Some(calls) => pieces.reasoning(&calls.think(text, is_over)),
+        }
+    }
+
+    fn content(&mut self, text: &str, pieces: &mut Pieces) {
+        match &mut self.calls {
+            None => pieces.content(&self.stop.push(text).emit),
+            Some(calls) => {
+                let found = calls.push(text);
+                self.found(found, pieces);
+            }
+        }
+    }
+
+    /// Stop strings are looked for in what is said, and do not reach over a call.
+    fn found(&mut self, found: Vec<Found>, pieces: &mut Pieces) {
+        for found in found {
+            if self.stop.stopped() {
+                return;
+            }
+            match found {
+                Found::Text(text) => pieces.content(&self.stop.push(&text).emit),
+                Found::Call(delta) => {
+                    pieces.content(&self.stop.finish());
+                    self.tally.calls += u32::from(delta.start.is_some());
+                    pieces.call(delta);
+                }
+            }
+        }
     }
 
     /// Lets go of everything that was held back.
-    fn flush(&mut self, piece: &mut Piece) {
+    fn flush(&mut self, reason: FinishReason, pieces: &mut Pieces) {
         let tail = self.detokenizer.finish();
-        self.feed(&tail, piece);
+        self.feed(&tail, pieces);
         if let Some(splitter) = &mut self.splitter {
+            let is_reasoning = splitter.is_reasoning();
             let rest = splitter.finish();
-            piece.reasoning.push_str(&rest.reasoning);
-            piece.content.push_str(&self.stop.push(&rest.content).emit);
+            self.thoughts(&rest.reasoning, !is_reasoning, pieces);
+            self.content(&rest.content, pieces);
+            if is_reasoning {
+                self.forgotten(reason, pieces);
+            }
         }
-        piece.content.push_str(&self.stop.finish());
+        if let Some(calls) = &mut self.calls {
+            let found = calls.finish(ending(reason));
+            self.found(found, pieces);
+        }
+        pieces.content(&self.stop.finish());
+    }
+
+    /// A call at the end of thoughts that were never ended is one.
+    fn forgotten(&mut self, reason: FinishReason, pieces: &mut Pieces) {
+        match self
+            .calls
+            .as_mut()
+            .map(|calls| calls.forgotten(ending(reason)))
+        {
+            None => {}
+            Some(Ok(found)) => self.found(found, pieces),
+            Some(Err(thoughts)) => pieces.reasoning(&thoughts),
+        }
     }
 
     fn end(&mut self, reason: FinishReason) {
         let stopped = self.stop.stopped();
         self.finish = Some(if stopped { FinishReason::Stop } else { reason });
+    }
+}
+
+fn ending(reason: FinishReason) -> Ending {
+    match reason {
+        FinishReason::Stop => Ending::Complete,
+        FinishReason::Length => Ending::Cut,
     }
 }
 

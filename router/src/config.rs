@@ -27,6 +27,8 @@ pub struct RouterConfig {
     pub drain_timeout: Duration,
     /// Longest silence in a stream; then a sign of life is sent. Zero: none is.
     pub keep_alive: Duration,
+    /// Whether the line that Claude Code begins its system text with stays there; it differs from run to run.
+    pub keep_attribution: bool,
     /// Whether web pages of any origin may call.
     pub cors: bool,
     /// Whether the live view shows the tokens of drafts, which are text of the requests.
@@ -48,6 +50,7 @@ impl Default for RouterConfig {
             max_body_bytes: 64 << 20,
             drain_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
+            keep_attribution: false,
             cors: false,
             status_text: false,
             compression: CompressionConfig::default(),

@@ -1,16 +1,22 @@
 //! From a conversation to the plan of its answers: what all chat APIs have in common.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api_types::ChatRequest;
 use chat::{ReasoningStart, RenderInput};
+use tool_calls::Tools;
 
-use crate::answer::AnswerPlan;
+use crate::answer::{AnswerPlan, CallPlan};
 use crate::error::RouterError;
+use crate::history::drop_attribution;
 use crate::plan::AnswersPlan;
 use crate::state::{State, Words};
 use crate::target::Target;
+
+/// Stands behind a text that is to be found again in the prompt. No letter: templates have no reason to treat it as anything
+/// but text.
+const MARK: char = '\u{e001}';
 
 /// Tools that are told of at most; their names come from clients.
 const MAX_TOLD: usize = 64;
@@ -38,7 +44,9 @@ pub(crate) fn prompt<T: Target>(
     state: &State<T>,
     mut request: ChatRequest,
 ) -> Result<String, RouterError> {
-    state.words.render(&input(state, &mut request)?)
+    let input = input(state, &mut request)?;
+    let (prompt, _) = rendered(&state.words, &input, request.continue_final_message)?;
+    Ok(prompt)
 }
 
 /// What the template is given of a request.
@@ -48,6 +56,9 @@ fn input<T: Target>(
 ) -> Result<RenderInput, RouterError> {
     state.check_model(request.options.model.as_deref())?;
     state.skipped_tools.tell(&request.skipped_tools);
+    if !state.config.keep_attribution {
+        drop_attribution(&mut request.messages);
+    }
     let mut kwargs = state.config.template_kwargs.clone();
     kwargs.extend(std::mem::take(&mut request.template_kwargs));
     let tools = std::mem::take(&mut request.tools);
@@ -65,8 +76,13 @@ pub(crate) fn plan<T: Target>(
     mut request: ChatRequest,
 ) -> Result<AnswersPlan, RouterError> {
     let words: &Words = &state.words;
+    let calls = (!request.tools.is_empty()).then(|| CallPlan {
+        tools: Arc::new(Tools::from_nested(&request.tools)),
+        bare_json: true,
+        is_parallel: request.parallel_tool_calls,
+    });
     let mut input = input(state, &mut request)?;
-    let prompt = words.render(&input)?;
+    let (prompt, start) = rendered(words, &input, request.continue_final_message)?;
     let ids = words.encode_prompt(&prompt);
     input.add_generation_prompt = false;
     // Where a template refuses that, nothing is known of the next turn.
@@ -74,16 +90,16 @@ pub(crate) fn plan<T: Target>(
     let history_tokens = words.tokens_of_beginning(&ids, &prompt, &history);
     input.add_generation_prompt = request.add_generation_prompt;
     let asked = &request.compression;
-    let compression = state
-        .compressor
-        .job(asked, &input, &prompt, &ids, history_tokens);
-    let start = ReasoningStart::of_prompt(&prompt);
+    let compressor = Some(&state.compressor).filter(|_| !request.continue_final_message);
+    let compression = compressor
+        .and_then(|compressor| compressor.job(asked, &input, &prompt, &ids, history_tokens));
     let splits = start == ReasoningStart::Inside || words.tokenizer.token_id("</think>").is_some();
     let answer = AnswerPlan {
         stop: request.options.stop.clone(),
         include_stop: request.options.include_stop,
         stop_ids: words.stop_ids(request.options.ignore_eos),
         reasoning: splits.then_some(start),
+        calls,
         logprobs: request.top_logprobs.is_some(),
     };
     Ok(AnswersPlan {
@@ -93,4 +109,30 @@ pub(crate) fn plan<T: Target>(
         options: request.options,
         top_logprobs: request.top_logprobs,
     })
+}
+
+/// The prompt, and where the answer begins: behind the prompt's opening of an assistant turn, or behind what the last message
+/// says, where it `continues` that.
+fn rendered(
+    words: &Words,
+    input: &RenderInput,
+    continues: bool,
+) -> Result<(String, ReasoningStart), RouterError> {
+    if !continues {
+        let prompt = words.render(input)?;
+        let start = ReasoningStart::of_prompt(&prompt);
+        return Ok((prompt, start));
+    }
+    let mut marked = input.clone();
+    marked.add_generation_prompt = false;
+    let mut start = ReasoningStart::Before;
+    if let Some(last) = marked.messages.last_mut() {
+        let said = last["content"].as_str().unwrap_or_default();
+        start = ReasoningStart::of_beginning(said);
+        last["content"] = format!("{said}{MARK}").into();
+    }
+    let mut prompt = words.render(&marked)?;
+    let end = prompt.rfind(MARK).ok_or(RouterError::NotContinuable)?;
+    prompt.truncate(end);
+    Ok((prompt, start))
 }

@@ -26,6 +26,10 @@ pub(crate) enum RouterError {
     TooManyAnswers { wanted: usize, limit: usize },
     #[error("as many watch as may; try again later")]
     TooManyWatchers,
+    #[error(
+        "the chat template does not show what the last message says, so that no answer can go on with it"
+    )]
+    NotContinuable,
     #[error("the server is shutting down")]
     Draining,
     #[error("the body is longer than {limit} bytes")]

@@ -14,6 +14,7 @@ mod config;
 mod conversation;
 mod drafts;
 mod error;
+mod history;
 mod http;
 mod logprob;
 mod metrics;

@@ -67,6 +67,9 @@ pub struct Settings {
     pub draft_residency: String,
     /// Seconds of silence in a stream before a sign of life is sent; 0: none is.
     pub keep_alive_seconds: u64,
+    /// Whether the line that Claude Code begins its system text with stays there; it differs from run to run, so that nothing
+    /// kept of one run is of use to the next.
+    pub keep_attribution: bool,
     /// Whether web pages of any origin may call.
     pub cors: bool,
     /// Whether the live view shows the tokens of drafts, which are text of the requests.
@@ -103,6 +106,7 @@ impl Default for Settings {
             prefill_timeout_seconds: compression.timeout.as_secs(),
             draft_residency: "auto".to_owned(),
             keep_alive_seconds: config.keep_alive.as_secs(),
+            keep_attribution: config.keep_attribution,
             cors: config.cors,
             status_text: config.status_text,
             template_kwargs: config.template_kwargs,
@@ -131,6 +135,7 @@ impl Settings {
             max_body_bytes: self.max_body_bytes,
             drain_timeout: Duration::from_secs(self.drain_seconds),
             keep_alive: Duration::from_secs(self.keep_alive_seconds),
+            keep_attribution: self.keep_attribution,
             cors: self.cors,
             status_text: self.status_text,
             compression,

@@ -11,6 +11,7 @@ use gguf::GgufFile;
 use tokenizer::{EncodeOptions, Tokenizer};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tool_calls::Dialect;
 
 use crate::active::Active;
 use crate::compression::{Compressor, Prefill, token_list};
@@ -18,6 +19,7 @@ use crate::config::RouterConfig;
 use crate::conversation::SkippedTools;
 use crate::drafts::DraftStatus;
 use crate::error::RouterError;
+use crate::history::for_template;
 use crate::metrics::Metrics;
 use crate::target::Target;
 
@@ -60,6 +62,8 @@ pub(crate) struct Words {
     /// Text of the chat template, if there is one.
     pub template_source: Option<String>,
     template: ChatTemplate,
+    /// How the template has calls written, if it knows of tools.
+    pub dialect: Option<Dialect>,
     /// What clients call the model.
     pub model_name: String,
     /// What they may call it as well.
@@ -163,6 +167,11 @@ impl Words {
         Ok(Self {
             tokenizer: Arc::new(tokenizer),
             token_list: token_list(metadata).ok(),
+            dialect: match &template_source {
+                Some(source) => Dialect::of_template(source),
+                // The one that stands in for it has them so.
+                None => Some(Dialect::Elements),
+            },
             template_source,
             template,
             model_name,
@@ -172,7 +181,7 @@ impl Words {
 
     /// The prompt of a conversation, as text.
     pub fn render(&self, input: &RenderInput) -> Result<String, RouterError> {
-        Ok(self.template.render(input)?)
+        Ok(self.template.render(&for_template(input, self.dialect))?)
     }
 
     /// The ids of a text that begins a sequence.

@@ -239,6 +239,10 @@ pub(crate) struct RouterArgs {
     #[arg(long, env = "TANDEM_KEEP_ALIVE_SECONDS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_seconds: Option<u64>,
+    /// Leave Claude Code's attribution line in its system text, where it makes each run's prompts differ from the last one's.
+    #[arg(long, env = "TANDEM_KEEP_ATTRIBUTION", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_attribution: Option<bool>,
     /// Let web pages of any origin call.
     #[arg(long, env = "TANDEM_CORS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -37,6 +37,7 @@ fn plan(stop: &[&str], reasoning: Option<ReasoningStart>) -> AnswerPlan {
         include_stop: false,
         stop_ids: vec![END],
         reasoning,
+        calls: None,
         logprobs: true,
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use api_types::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
-    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport, PromptProgress,
+    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport, FunctionCall, PromptProgress,
+    ReasoningDetail, ToolCall, ToolCallDelta,
 };
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue};
@@ -14,7 +15,7 @@ use axum::{Extension, Json};
 use generation::FinishReason;
 use serde_json::{Value, json};
 
-use crate::answer::{Piece, Tally};
+use crate::answer::{CallDelta, Piece, Tally};
 use crate::answers::{Answers, admit};
 use crate::error::RouterError;
 use crate::http::sse::{Part, Source};
@@ -111,29 +112,53 @@ struct Shape {
 }
 
 impl Shape {
-    fn whole(self, whole: Vec<(Piece, FinishReason)>, answers: &Answers) -> ChatCompletion {
+    fn whole(&self, whole: Vec<(Piece, FinishReason)>, answers: &Answers) -> ChatCompletion {
         let choices = whole.into_iter().enumerate();
         let choices = choices.map(|(index, (piece, reason))| ChatChoice {
             index,
             logprobs: self.logprobs.then(|| logprobs(&piece.logprobs)),
-            message: ChatMessage {
-                role: "assistant",
-                content: piece.content,
-                reasoning_content: Some(piece.reasoning)
-                    .filter(|text| self.reasoning && !text.is_empty()),
-                refusal: None,
-            },
-            finish_reason: finish_reason(reason),
+            finish_reason: ended(reason, answers.tally(index)),
+            message: self.message(piece),
         });
         ChatCompletion {
             choices: choices.collect(),
-            id: self.id,
+            id: self.id.clone(),
             object: "chat.completion",
             created: self.created,
-            model: self.model,
+            model: self.model.clone(),
             system_fingerprint: FINGERPRINT.to_owned(),
             usage: usage(answers),
             timings: timings(answers.total()),
+        }
+    }
+
+    fn message(&self, piece: Piece) -> ChatMessage {
+        let thoughts = Some(piece.reasoning).filter(|text| self.reasoning && !text.is_empty());
+        let details = thoughts.iter().map(|text| ReasoningDetail {
+            kind: "reasoning.text",
+            text: text.clone(),
+        });
+        let calls = piece.calls.into_iter().filter_map(|call| {
+            let start = call.start?;
+            Some(ToolCall {
+                id: start.id,
+                kind: "function",
+                function: FunctionCall {
+                    name: Some(start.name),
+                    arguments: call.arguments,
+                },
+            })
+        });
+        let tool_calls: Vec<ToolCall> = calls.collect();
+        let only_calls = piece.content.is_empty() && !tool_calls.is_empty();
+        ChatMessage {
+            role: "assistant",
+            content: (!only_calls).then_some(piece.content),
+            reasoning_details: details.collect(),
+            reasoning: thoughts.clone(),
+            reasoning_content: thoughts,
+            tool_calls,
+            refusal: None,
         }
     }
 
@@ -167,7 +192,7 @@ impl sse::Parts for Shape {
             let delta = ChatDelta {
                 role: Some("assistant"),
                 content: Some(String::new()),
-                reasoning_content: None,
+                ..ChatDelta::default()
             };
             Part::data(&self.delta(index, delta))
         };
@@ -178,23 +203,36 @@ impl sse::Parts for Shape {
         let mut parts = Vec::new();
         if !piece.reasoning.is_empty() {
             let delta = ChatDelta {
+                reasoning: Some(piece.reasoning.clone()),
                 reasoning_content: Some(piece.reasoning),
                 ..ChatDelta::default()
             };
             parts.push(self.delta(index, delta));
         }
-        if !piece.content.is_empty() || !piece.logprobs.is_empty() {
+        // The entries go with the text that they are of, or with the calls.
+        let only_entries = piece.calls.is_empty() && !piece.logprobs.is_empty();
+        if !piece.content.is_empty() || only_entries {
             let delta = ChatDelta {
                 content: Some(piece.content),
                 ..ChatDelta::default()
             };
-            let mut part = self.delta(index, delta);
-            part.choices[0].logprobs = self.logprobs.then(|| logprobs(&piece.logprobs));
-            parts.push(part);
+            parts.push(self.delta(index, delta));
+        }
+        for delta in piece.calls.into_iter().flat_map(call_deltas) {
+            let delta = ChatDelta {
+                tool_calls: vec![delta],
+                ..ChatDelta::default()
+            };
+            parts.push(self.delta(index, delta));
+        }
+        if !piece.logprobs.is_empty()
+            && let Some(last) = parts.last_mut()
+        {
+            last.choices[0].logprobs = self.logprobs.then(|| logprobs(&piece.logprobs));
         }
         if let Some(reason) = piece.finish {
             let mut part = self.delta(index, ChatDelta::default());
-            part.choices[0].finish_reason = Some(finish_reason(reason));
+            part.choices[0].finish_reason = Some(ended(reason, tally));
             part.timings = Some(timings(tally));
             parts.push(part);
         }
@@ -236,6 +274,38 @@ impl sse::Parts for Shape {
                 ..self.delta(0, ChatDelta::default())
             })
         })
+    }
+}
+
+/// What a piece has of a call: its beginning has no arguments yet, which clients count on.
+fn call_deltas(call: CallDelta) -> Vec<ToolCallDelta> {
+    let index = call.index;
+    let start = call.start.map(|start| ToolCallDelta {
+        index,
+        id: Some(start.id),
+        kind: Some("function"),
+        function: FunctionCall {
+            name: Some(start.name),
+            arguments: String::new(),
+        },
+    });
+    let more = (!call.arguments.is_empty()).then_some(ToolCallDelta {
+        index,
+        id: None,
+        kind: None,
+        function: FunctionCall {
+            name: None,
+            arguments: call.arguments,
+        },
+    });
+    start.into_iter().chain(more).collect()
+}
+
+/// Why an answer has ended: one that the model ended with calls waits for what comes of them.
+fn ended(reason: FinishReason, tally: Tally) -> &'static str {
+    match reason {
+        FinishReason::Stop if tally.calls > 0 => "tool_calls",
+        other => finish_reason(other),
     }
 }
 

@@ -84,6 +84,7 @@ fn plan<T: Target>(
             include_stop: request.options.include_stop,
             stop_ids: words.stop_ids(request.options.ignore_eos),
             reasoning: None,
+            calls: None,
             logprobs: request.top_logprobs.is_some(),
         };
         prompts.push((ids, answer));

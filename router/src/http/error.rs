@@ -130,6 +130,7 @@ fn status(error: &RouterError) -> StatusCode {
         RouterError::Request(_)
         | RouterError::Chat(_)
         | RouterError::TooManyAnswers { .. }
+        | RouterError::NotContinuable
         | RouterError::BodyCut => StatusCode::BAD_REQUEST,
         RouterError::Generate(error) => match error {
             GenerateError::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -225,6 +226,7 @@ fn param(error: &RouterError) -> Option<String> {
         RouterError::Chat(_) => Some("messages".to_owned()),
         RouterError::UnknownModel { .. } => Some("model".to_owned()),
         RouterError::TooManyAnswers { .. } => Some("n".to_owned()),
+        RouterError::NotContinuable => Some("continue_final_message".to_owned()),
         RouterError::Generate(error) => match error {
             GenerateError::EmptyPrompt => Some("prompt".to_owned()),
             GenerateError::UnknownToken { field, .. } => Some((*field).to_owned()),

@@ -18,4 +18,5 @@ mod refusals;
 mod script;
 mod server;
 mod status;
+mod tools;
 mod transport;

@@ -148,11 +148,6 @@ fn what_is_not_there_is_refused_by_name() {
             json!("unknown_field"),
         ),
         (
-            json!({ "stream_options": { "x": 1 } }),
-            "stream_options.x",
-            json!("unknown_field"),
-        ),
-        (
             json!({ "response_format": { "type": "json_object" } }),
             "response_format",
             unsupported(),
@@ -212,7 +207,24 @@ fn what_is_not_there_is_refused_by_name() {
             "chat_template_kwargs",
             json!(null),
         ),
-        (json!({ "prompt": "x" }), "prompt", json!("unknown_field")),
+        (
+            json!({ "function_call": "auto" }),
+            "function_call",
+            unsupported(),
+        ),
+        (
+            json!({ "continue_final_message": true }),
+            "continue_final_message",
+            json!(null),
+        ),
+        (
+            json!({
+                "continue_final_message": true, "add_generation_prompt": true,
+                "messages": [{ "role": "assistant", "content": "x" }],
+            }),
+            "add_generation_prompt",
+            json!(null),
+        ),
         (
             json!({ "prefill_compression": "sometimes" }),
             "prefill_compression",

@@ -8,6 +8,7 @@ use chat::{ReasoningStart, RenderInput};
 use tool_calls::Tools;
 
 use crate::answer::{AnswerPlan, CallPlan};
+use crate::calling::Calling;
 use crate::error::RouterError;
 use crate::history::drop_attribution;
 use crate::plan::AnswersPlan;
@@ -76,8 +77,17 @@ pub(crate) fn plan<T: Target>(
     mut request: ChatRequest,
 ) -> Result<AnswersPlan, RouterError> {
     let words: &Words = &state.words;
+    let tools = Arc::new(Tools::from_nested(&request.tools));
+    let calling = Calling {
+        tools: &tools,
+        choice: &request.tool_choice,
+        is_parallel: request.parallel_tool_calls,
+    };
+    let grammar = calling.grammar(words);
+    // An answer that has to call has no other beginning, unless the prompt has begun its reasoning.
+    let is_forced = calling.is_forced();
     let calls = (!request.tools.is_empty()).then(|| CallPlan {
-        tools: Arc::new(Tools::from_nested(&request.tools)),
+        tools: Arc::clone(&tools),
         bare_json: true,
         is_parallel: request.parallel_tool_calls,
     });
@@ -98,13 +108,16 @@ pub(crate) fn plan<T: Target>(
         stop: request.options.stop.clone(),
         include_stop: request.options.include_stop,
         stop_ids: words.stop_ids(request.options.ignore_eos),
-        reasoning: splits.then_some(start),
+        reasoning: splits
+            .then_some(start)
+            .filter(|start| !is_forced || *start == ReasoningStart::Inside),
         calls,
         logprobs: request.top_logprobs.is_some(),
     };
     Ok(AnswersPlan {
         prompts: vec![(ids, answer)],
         history_tokens,
+        grammar,
         compression,
         options: request.options,
         top_logprobs: request.top_logprobs,

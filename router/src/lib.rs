@@ -9,6 +9,7 @@ mod active;
 mod answer;
 mod answers;
 mod back_off;
+mod calling;
 mod compression;
 mod config;
 mod conversation;

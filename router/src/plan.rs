@@ -1,7 +1,7 @@
 //! From what a request asks to the calls that the target gets.
 
 use api_types::AnswerOptions;
-use generation::GenerateRequest;
+use generation::{GenerateRequest, Grammar};
 use sampling::SamplingParams;
 
 use crate::answer::AnswerPlan;
@@ -19,6 +19,8 @@ pub(crate) struct AnswersPlan {
     pub prompts: Vec<(Vec<u32>, AnswerPlan)>,
     /// Leading tokens of a prompt that the next turn of a conversation begins with as well; 0: not known.
     pub history_tokens: u32,
+    /// What each answer has to match.
+    pub grammar: Option<Grammar>,
     /// The only prompt, where it may be made shorter.
     pub compression: Option<Job>,
     pub options: AnswerOptions,
@@ -49,7 +51,7 @@ impl AnswersPlan {
                 top_logprobs: self.top_logprobs.unwrap_or(0),
                 speculation: None,
                 thinking: None,
-                grammar: None,
+                grammar: self.grammar.clone(),
             };
             request.check(model)?;
             let room = model.context_length.saturating_sub(prompt.len() as u32);

@@ -93,6 +93,7 @@ fn plan<T: Target>(
         prompts,
         history_tokens: 0,
         // Nothing says which part of a text is the question.
+        grammar: None,
         compression: None,
         options: request.options,
         top_logprobs: request.top_logprobs,

@@ -1,5 +1,6 @@
 //! Tools: what the template gets, and calls in whole and streamed answers.
 
+use generation::Grammar;
 use router::RouterConfig;
 use serde_json::{Value, json};
 
@@ -448,6 +449,57 @@ fn an_answer_goes_on_with_the_last_message() {
     assert_eq!(read(&server, &more).0, " and more");
 }
 
+/// The grammar that the target got.
+fn grammar(script: &Script, server: &Server, more: Value) -> Option<String> {
+    let reply = server.post(CHAT, &ask(more));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let asked = script.asked();
+    asked
+        .last()
+        .unwrap()
+        .grammar
+        .as_ref()
+        .map(|grammar| match grammar {
+            Grammar::Lark(lark) => lark.clone(),
+            other => panic!("{other:?}"),
+        })
+}
+
+#[test]
+fn a_forced_call_and_strict_arguments_are_held_to() {
+    let script = says(&call("now", &[]));
+    let server = Server::with(config(), script.clone());
+    assert_eq!(grammar(&script, &server, json!({})), None);
+    assert_eq!(
+        grammar(&script, &server, json!({ "tool_choice": "none" })),
+        None
+    );
+    let required = grammar(&script, &server, json!({ "tool_choice": "required" })).unwrap();
+    for name in ["get_weather", "write_file", "now"] {
+        assert!(
+            required.contains(&format!("<function={name}>")),
+            "{required}"
+        );
+    }
+    let named = json!({ "type": "function", "function": { "name": "now" } });
+    let named = grammar(&script, &server, json!({ "tool_choice": named })).unwrap();
+    assert!(
+        named.contains("<function=now>") && !named.contains("write_file"),
+        "{named}"
+    );
+    let mut strict = tools();
+    strict[2]["function"]["strict"] = true.into();
+    let strict = grammar(&script, &server, json!({ "tools": strict })).unwrap();
+    assert!(
+        strict.contains("%json {\"type\":\"object\",\"properties\":{}}"),
+        "{strict}"
+    );
+    assert!(
+        strict.contains("[lazy]"),
+        "text may come before the call: {strict}"
+    );
+}
+
 #[test]
 fn hundreds_of_tools_with_long_schemas_work() {
     let text = "a description that is long enough to be one ".repeat(6);
@@ -461,7 +513,14 @@ fn hundreds_of_tools_with_long_schemas_work() {
         .collect();
     assert!(json!(many).to_string().len() > 100_000);
     let script = Script::says(&TOKENIZER, &call("tool_399", &[("a", "x")])).holding(1 << 20);
-    let server = Server::with(config(), script);
-    let (_, _, calls, _) = read(&server, &json!({ "tools": many }));
-    assert_eq!(calls, [("tool_399".to_owned(), json!({ "a": "x" }))]);
+    let server = Server::with(config(), script.clone());
+    for choice in ["auto", "required"] {
+        let more = json!({ "tools": many, "tool_choice": choice });
+        let (_, _, calls, _) = read(&server, &more);
+        assert_eq!(calls, [("tool_399".to_owned(), json!({ "a": "x" }))]);
+    }
+    // The schemas are not in it.
+    let more = json!({ "tools": many, "tool_choice": "required" });
+    let grammar = grammar(&script, &server, more).unwrap();
+    assert!(grammar.len() < 64 << 10, "{}", grammar.len());
 }

@@ -1,5 +1,8 @@
 //! What bodies of the Messages API become: the one form that all chats have.
 
+// What a test cannot go on without ends it.
+#![allow(clippy::unwrap_used)]
+
 use api_types::{ChatRequest, RequestError, ToolChoice};
 use serde_json::{Value, json};
 

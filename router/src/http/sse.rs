@@ -90,7 +90,7 @@ pub(super) trait Parts: Send + Unpin + 'static {
 /// Answers, or what they will come of.
 pub(super) enum Source {
     Coming(Pin<Box<dyn Future<Output = Result<Answers, RouterError>> + Send>>),
-    Running(Answers),
+    Running(Box<Answers>),
 }
 
 impl Source {
@@ -104,7 +104,7 @@ impl Source {
         let held = admit(state, &plan)?;
         if !plan.compression.as_ref().is_some_and(Job::asks) {
             let answers = Answers::start(state, plan, held, record, progress).await?;
-            return Ok(Self::Running(answers));
+            return Ok(Self::Running(Box::new(answers)));
         }
         let (state, progress) = (Arc::clone(state), progress.clone());
         Ok(Self::Coming(Box::pin(async move {
@@ -211,13 +211,13 @@ impl<P: Parts> EventStream<P> {
             Source::Running(answers) => answers,
             Source::Coming(coming) => {
                 match ready!(coming.as_mut().poll(cx)) {
-                    Ok(answers) => self.source = Source::Running(answers),
+                    Ok(answers) => self.source = Source::Running(Box::new(answers)),
                     Err(failure) => self.fail(&failure),
                 }
                 return Poll::Ready(());
             }
         };
-        match ready!(Pin::new(&mut *answers).poll_next(cx)) {
+        match ready!(Pin::new(&mut **answers).poll_next(cx)) {
             Some(Ok((index, piece))) => {
                 let tally = answers.tally(index);
                 let parts = self.parts.piece(index, piece, tally);

@@ -28,6 +28,11 @@ impl Chooser {
         };
         // The draw is keyed by its place in the answer, so it does not matter which step makes it.
         let id = sampler.sample_token(row, generated, generated.len() as u64, scratch);
+        Self::take(request, logits, id)
+    }
+
+    /// The token `id`, with what the request wants to know of it.
+    pub(crate) fn take(request: &GenerateRequest, logits: &[f32], id: u32) -> Token {
         let logprob = if request.logprobs {
             logprob(logits, id)
         } else {

@@ -1,6 +1,9 @@
 //! One running request.
 
-use generation::{FinishReason, GenerateError, GenerateEvent, GenerateRequest, Timings, Token};
+use generation::{
+    FinishReason, GenerateError, GenerateEvent, GenerateRequest, ThinkingLimit, ThinkingTracker,
+    Timings, Token,
+};
 use models::{Answer, BatchSegment, LogitsWanted, SequenceId};
 use sampling::Sampler;
 
@@ -13,10 +16,13 @@ use crate::shadow::fingerprint;
 use crate::speculation::Drafting;
 use crate::stream::EventSender;
 
-/// New tokens that a request may get: what it asks for, or what the context leaves beside the prompt.
+/// New tokens that a request may get at most: what it asks for and what may be forced, or what the context leaves beside the
+/// prompt.
 pub(crate) fn new_tokens_limit(request: &GenerateRequest, context_length: usize) -> usize {
     let room = context_length.saturating_sub(request.prompt.len());
-    room.min(request.max_tokens as usize)
+    let thinking = request.thinking.as_ref();
+    let forced = thinking.map_or(0, ThinkingLimit::forced_tokens);
+    room.min(request.max_tokens as usize + forced)
 }
 
 /// Why a sequence gives its place back.
@@ -52,8 +58,11 @@ pub(crate) struct Sequence {
     fed: usize,
     /// Those that it had seen before the request came.
     cached: usize,
-    /// Length at which the answer is cut.
+    /// Length at which the answer is cut; forced tokens move it.
     max_len: usize,
+    /// Length beyond which nothing moves it.
+    last_len: usize,
+    thinking: Option<ThinkingTracker>,
     ending: Option<Ending>,
     clock: Clock,
     /// Tokens chosen that the caller has not been told.
@@ -80,17 +89,22 @@ impl Sequence {
         } = waiting;
         let tokens = std::mem::take(&mut request.prompt);
         let prompt_len = tokens.len();
+        let last_len = prompt_len + max_new_tokens;
+        let max_len = last_len.min(prompt_len + request.max_tokens as usize);
+        let thinking = request.thinking.take().map(ThinkingTracker::new);
         let sequence = Self {
             place,
             sampler: Sampler::new(request.sampling.clone()),
-            request,
             events,
             tokens,
             prompt_len,
             fed: marks.last,
             cached: marks.last,
-            max_len: prompt_len + max_new_tokens,
-            ending: (max_new_tokens == 0).then_some(Ending::Finished(FinishReason::Length)),
+            max_len,
+            last_len,
+            thinking,
+            request,
+            ending: (max_len == prompt_len).then_some(Ending::Finished(FinishReason::Length)),
             clock: Clock::start(),
             unsent: Vec::new(),
             fingerprints: None,
@@ -145,13 +159,23 @@ impl Sequence {
         self.max_len - self.tokens.len()
     }
 
-    /// Whether a draft could help, and is not asked for already. The last token needs none.
+    /// Tokens worth drafting behind the newest one: the last token of an answer needs none, and neither does what is forced.
+    pub(crate) fn draftable(&self) -> usize {
+        let room = self.room().saturating_sub(1);
+        let free = self
+            .thinking
+            .as_ref()
+            .and_then(ThinkingTracker::free_tokens);
+        free.map_or(room, |free| free.min(room))
+    }
+
+    /// Whether a draft could help, and is not asked for already.
     pub(crate) fn can_be_drafted(&self) -> bool {
         self.is_decoding()
             && self.ending.is_none()
             && self.drafting.asked_at.is_none()
             && self.drafting.max_nodes > 0
-            && self.room() > 1
+            && self.draftable() > 0
     }
 
     /// The next `rows` rows: a draft tree behind the newest token, or accepted tokens. Logits are wanted only where
@@ -206,33 +230,49 @@ impl Sequence {
         prompt_tokens
     }
 
-    /// Chooses the token that `answer` asks for. `None`: it is the last one.
+    /// Takes the token that has to come, or chooses the one that `answer` asks for. `None`: it is the last one.
     pub(crate) fn extend(&mut self, answer: Answer<'_>, chooser: &mut Chooser) -> Option<u32> {
         let generated = &self.tokens[self.prompt_len..];
-        let token = match answer {
-            Answer::Best(id) => Token {
-                id,
+        let forced = self.thinking.as_ref().and_then(ThinkingTracker::forced);
+        let token = match (answer, forced) {
+            (Answer::Best(best), forced) => Token {
+                id: forced.unwrap_or(best),
                 logprob: 0.0,
                 top: Vec::new(),
             },
-            Answer::Logits(logits) => {
+            (Answer::Logits(logits), forced) => {
                 if let Some(kept) = &mut self.fingerprints {
                     kept.push(fingerprint(logits));
                 }
-                chooser.choose(&self.request, &self.sampler, logits, generated)
+                match forced {
+                    Some(id) => Chooser::take(&self.request, logits, id),
+                    None => chooser.choose(&self.request, &self.sampler, logits, generated),
+                }
             }
         };
         let id = token.id;
         self.clock.token();
         self.tokens.push(id);
         self.unsent.push(token);
-        if self.request.stop_ids.contains(&id) {
+        let is_degenerate = self.note_thinking(id);
+        if forced.is_none() && self.request.stop_ids.contains(&id) {
             self.end(Ending::Finished(FinishReason::Stop));
-        } else if self.tokens.len() == self.max_len {
+        } else if is_degenerate || self.tokens.len() == self.max_len {
             // The last token needs no place in the context: nothing follows it.
             self.end(Ending::Finished(FinishReason::Length));
         }
         self.ending.is_none().then_some(id)
+    }
+
+    /// Follows the reasoning; whether the answer behind a forced close runs in a loop.
+    fn note_thinking(&mut self, id: u32) -> bool {
+        let Some(thinking) = &mut self.thinking else {
+            return false;
+        };
+        if thinking.push(id) {
+            self.max_len = self.last_len.min(self.max_len + 1);
+        }
+        thinking.is_degenerate(&self.tokens[self.prompt_len..])
     }
 
     /// Tokens chosen that the caller has not been told.
@@ -259,6 +299,10 @@ impl Sequence {
         chooser: &mut Chooser,
     ) -> u32 {
         let generated = &self.tokens[self.prompt_len..position];
+        let thinking = self.thinking.as_ref();
+        if let Some(forced) = thinking.and_then(|thinking| thinking.forced_at(generated.len())) {
+            return forced;
+        }
         chooser
             .choose(&self.request, &self.sampler, logits, generated)
             .id

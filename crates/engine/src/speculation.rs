@@ -347,7 +347,7 @@ impl Speculator {
         let asked_at = Instant::now();
         for sequence in eligible {
             let (position, anchor) = sequence.anchor();
-            let room = sequence.room();
+            let draftable = sequence.draftable();
             let drafting = &mut sequence.drafting;
             let Some(tail) = drafting.tail.as_ref().filter(|tail| tail.end() == position) else {
                 continue;
@@ -358,7 +358,7 @@ impl Speculator {
             let ask = Ask {
                 anchor,
                 position,
-                depth: shape.depth.min(room - 1),
+                depth: shape.depth.min(draftable),
                 top_k: drafting.top_k().min(shape.max_top_k),
             };
             if drafting.fed_to == position && drafter.ask(drafting.id, ask)? {

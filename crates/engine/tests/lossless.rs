@@ -11,7 +11,8 @@ use common::in_process::{InProcess, demo};
 use common::{collect, device, model_data, request, within};
 use engine::{Engine, EngineConfig};
 use generation::{
-    GenerateRequest, ModelDescription, SpeculationConfig, SpeculationMode, SpeculationStats, Token,
+    GenerateRequest, ModelDescription, SpeculationConfig, SpeculationMode, SpeculationStats,
+    ThinkingLimit, Token,
 };
 use gguf::{GgufFile, GgufWriter};
 use models::load_path;
@@ -262,6 +263,26 @@ async fn a_tiny_hybrid_gives_the_greedy_tokens_of_plain_decoding() {
 #[tokio::test]
 async fn a_tiny_transformer_gives_the_sampled_tokens_of_plain_decoding() {
     tiny_is_lossless(TINY_TRANSFORMER, true, Ways::InTurn).await;
+}
+
+/// With budgets for reasoning that end in the middle of drafts: every answer is forced onto another way.
+#[tokio::test]
+async fn the_demo_pair_closes_its_reasoning_as_plain_decoding_does() {
+    for is_sampled in [false, true] {
+        let mut requests = requests(&demo_prompts()[..24], 96, is_sampled);
+        for (place, request) in requests.iter_mut().enumerate() {
+            request.thinking = Some(ThinkingLimit {
+                budget: Some(place as u32 * 3),
+                starts_inside: true,
+                close_id: 8191,
+                terminator: vec![198, 8191, 198, 198],
+                ..ThinkingLimit::default()
+            });
+        }
+        let pair = Pair::demo();
+        pair.is_lossless("demo pair, with budgets", &requests, Ways::Every)
+            .await;
+    }
 }
 
 /// All of it: every pair, greedy and sampled, every prompt with every way.

@@ -61,6 +61,7 @@ fn input<T: Target>(
         drop_attribution(&mut request.messages);
     }
     let mut kwargs = state.config.template_kwargs.clone();
+    kwargs.extend(request.thinking.template_kwargs());
     kwargs.extend(std::mem::take(&mut request.template_kwargs));
     let tools = std::mem::take(&mut request.tools);
     Ok(RenderInput {

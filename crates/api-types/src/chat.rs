@@ -7,6 +7,7 @@ use crate::error::RequestError;
 use crate::fields::{Above, Fields, shown};
 use crate::messages;
 use crate::options::AnswerOptions;
+use crate::thinking::ThinkingOptions;
 use crate::tokens::missing;
 use crate::tools::{self, ToolChoice};
 
@@ -38,7 +39,9 @@ pub struct ChatRequest {
     pub add_generation_prompt: bool,
     /// Whether the answer goes on with the last message, which is an assistant's, in place of one of its own.
     pub continue_final_message: bool,
-    /// Further variables of the template.
+    /// Whether the answer begins with reasoning, and how much of it there may be.
+    pub thinking: ThinkingOptions,
+    /// Further variables of the template; they have the last word there.
     pub template_kwargs: Map<String, Value>,
     /// Log-probabilities wanted, and of how many alternatives.
     pub top_logprobs: Option<u32>,
@@ -72,7 +75,8 @@ impl ChatRequest {
                 .bool("add_generation_prompt")?
                 .unwrap_or(!continue_final_message),
             continue_final_message,
-            template_kwargs: take_template_kwargs(&mut fields)?,
+            thinking: ThinkingOptions::take(&mut fields)?,
+            template_kwargs: fields.object("chat_template_kwargs")?.unwrap_or_default(),
             top_logprobs: take_logprobs(&mut fields)?,
             compression: CompressionOptions::take(&mut fields)?,
             options: AnswerOptions::take(&mut fields)?,
@@ -115,23 +119,6 @@ fn take_continuation(fields: &mut Fields, messages: &[Value]) -> Result<bool, Re
         ));
     }
     Ok(wanted)
-}
-
-/// The switches for thinking become what templates call them; `chat_template_kwargs` has the last word.
-fn take_template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>, RequestError> {
-    let mut kwargs = Map::new();
-    if let Some(effort) = fields.string("reasoning_effort")? {
-        if effort == "none" {
-            kwargs.insert("enable_thinking".to_owned(), false.into());
-        } else {
-            kwargs.insert("reasoning_effort".to_owned(), effort.into());
-        }
-    }
-    if let Some(wanted) = fields.bool("enable_thinking")? {
-        kwargs.insert("enable_thinking".to_owned(), wanted.into());
-    }
-    kwargs.extend(fields.object("chat_template_kwargs")?.unwrap_or_default());
-    Ok(kwargs)
 }
 
 fn take_logprobs(fields: &mut Fields) -> Result<Option<u32>, RequestError> {

@@ -12,6 +12,7 @@ mod error;
 mod fields;
 mod messages;
 mod options;
+mod thinking;
 mod tokens;
 mod tools;
 
@@ -30,5 +31,6 @@ pub use completion::{CompletionRequest, Prompt};
 pub use compression::{CompressionMode, CompressionOptions};
 pub use error::RequestError;
 pub use options::{AnswerOptions, SamplingOptions};
+pub use thinking::{Effort, ThinkingOptions};
 pub use tokens::{DetokenizeRequest, TokenizeRequest};
 pub use tools::ToolChoice;

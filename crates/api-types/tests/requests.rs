@@ -1,8 +1,8 @@
 //! What bodies become: the shape that templates and the target take.
 
 use api_types::{
-    ChatRequest, CompletionRequest, CompressionMode, CompressionOptions, DetokenizeRequest, Prompt,
-    TokenizeRequest, ToolChoice,
+    ChatRequest, CompletionRequest, CompressionMode, CompressionOptions, DetokenizeRequest, Effort,
+    Prompt, TokenizeRequest, ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -61,36 +61,15 @@ fn parts_are_joined_and_null_is_nothing() {
 }
 
 #[test]
-fn switches_for_thinking_reach_the_template() {
-    for (fields, expected) in [
-        (json!({}), json!({})),
-        (
-            json!({ "reasoning_effort": "none" }),
-            json!({ "enable_thinking": false }),
-        ),
-        (
-            json!({ "reasoning_effort": "low" }),
-            json!({ "reasoning_effort": "low" }),
-        ),
-        (
-            json!({ "enable_thinking": true }),
-            json!({ "enable_thinking": true }),
-        ),
-        (
-            json!({ "enable_thinking": true, "chat_template_kwargs": { "enable_thinking": false, "x": 1 } }),
-            json!({ "enable_thinking": false, "x": 1 }),
-        ),
-    ] {
-        let mut body = json!({ "messages": [{ "role": "user", "content": "x" }] });
-        body.as_object_mut()
-            .unwrap()
-            .extend(fields.as_object().unwrap().clone());
-        assert_eq!(
-            Value::Object(chat(&body).template_kwargs),
-            expected,
-            "{fields}"
-        );
-    }
+fn variables_of_the_template_are_those_of_the_request() {
+    let message = json!([{ "role": "user", "content": "x" }]);
+    let body = json!({ "messages": message, "reasoning_effort": "low", "chat_template_kwargs": { "enable_thinking": false, "x": 1 } });
+    let request = chat(&body);
+    assert_eq!(
+        Value::Object(request.template_kwargs),
+        json!({ "enable_thinking": false, "x": 1 })
+    );
+    assert_eq!(request.thinking.effort, Some(Effort::Low));
 }
 
 #[test]

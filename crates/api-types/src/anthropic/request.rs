@@ -7,9 +7,10 @@ use super::tools::Tools;
 use crate::chat::ChatRequest;
 use crate::compression::CompressionOptions;
 use crate::error::RequestError;
-use crate::fields::{Above, Fields};
+use crate::fields::Fields;
 use crate::messages;
 use crate::options::AnswerOptions;
+use crate::thinking::ThinkingOptions;
 use crate::tokens::missing;
 
 impl ChatRequest {
@@ -33,7 +34,7 @@ impl ChatRequest {
             conversation.add(&format!("messages[{index}]"), item)?;
         }
         let tools = Tools::take(&mut fields, &conversation.referenced_tools)?;
-        let template_kwargs = take_thinking(&mut fields)?;
+        let thinking = take_thinking(&mut fields)?;
         let options = AnswerOptions::take(&mut fields)?;
         if options.n != 1 {
             let what = "more than one answer is";
@@ -50,7 +51,8 @@ impl ChatRequest {
             skipped_tools: tools.skipped,
             add_generation_prompt: !continue_final_message,
             continue_final_message,
-            template_kwargs,
+            thinking,
+            template_kwargs: Map::new(),
             top_logprobs: None,
             compression: CompressionOptions::take(&mut fields)?,
             options,
@@ -58,29 +60,23 @@ impl ChatRequest {
     }
 }
 
-/// The switches for thinking become what templates call them.
-fn take_thinking(fields: &mut Fields) -> Result<Map<String, Value>, RequestError> {
-    let mut kwargs = Map::new();
+/// How much thinking is wanted; an effort says how much of it, and not whether.
+fn take_thinking(fields: &mut Fields) -> Result<ThinkingOptions, RequestError> {
+    let mut options = ThinkingOptions::default();
     if let Some(thinking) = fields.value("thinking") {
-        let mut thinking = Fields::at("thinking", thinking)?;
-        let kind = thinking.string("type")?;
-        let wanted = match kind.as_deref() {
-            Some("enabled" | "adaptive") => true,
-            Some("disabled") => false,
-            Some(other) => {
-                let expected = "\"enabled\", \"adaptive\" or \"disabled\"";
-                return Err(thinking.wrong("type", &other.into(), expected));
-            }
-            None => return Err(missing("thinking.type")),
-        };
-        thinking.integer(&["budget_tokens"], 1..=u32::MAX, Above::Clamped)?;
-        kwargs.insert("enable_thinking".to_owned(), wanted.into());
+        let object = thinking.as_object();
+        if object.is_some_and(|object| object.get("type").is_none_or(Value::is_null)) {
+            return Err(missing("thinking.type"));
+        }
+        options.take_thinking(thinking)?;
     }
     if let Some(config) = fields.value("output_config") {
         let mut config = Fields::at("output_config", config)?;
-        if let Some(effort) = config.string("effort")? {
-            kwargs.insert("reasoning_effort".to_owned(), effort.into());
+        if let Some(effort) = config.string("effort")?
+            && options.wanted == Some(true)
+        {
+            options = options.with_effort(&effort);
         }
     }
-    Ok(kwargs)
+    Ok(options)
 }

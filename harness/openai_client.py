@@ -65,8 +65,9 @@ class OneSet(unittest.TestCase):
         proved(f"models: the list holds `{entry.id}`, retrieve finds it and no other")
 
     def test_chat_streamed_equals_whole(self):
-        whole = self.chat()
-        chunks = list(self.chat(stream=True))
+        thinks = {"extra_body": {"enable_thinking": True}}
+        whole = self.chat(**thinks)
+        chunks = list(self.chat(stream=True, **thinks))
         self.assertEqual(joined(chunks), spoken(whole.choices[0].message))
         reasoning, content = joined(chunks)
         self.assertIn("def fibonacci", content)

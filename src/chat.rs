@@ -25,7 +25,12 @@ pub(crate) fn run(args: &ChatArgs, log: &str) -> Result<()> {
 async fn chat(args: &ChatArgs, log: &str) -> Result<()> {
     let mut signals = StopSignals::install()?;
     if let Some(url) = &args.url {
-        return converse(args, Server::new(url)?, &mut signals).await;
+        return converse(
+            args,
+            Server::new(url, args.up.router.key()?.as_ref())?,
+            &mut signals,
+        )
+        .await;
     }
     let mut up = args.up.clone();
     // Only this chat uses it, and another server may be running.

@@ -12,13 +12,15 @@ use crate::health::HealthEndpoint;
 
 mod needle;
 mod prefill;
+mod routing;
 mod serve;
 
 pub(crate) use needle::{NeedleArgs, Tokens};
 pub(crate) use prefill::{PrefillArgs, PrefillWorkerArgs, ProbeCompressArgs};
+pub(crate) use routing::RouterArgs;
 pub(crate) use serve::{
-    ChatArgs, CommonArgs, DoctorArgs, DraftArgs as UpDraftArgs, DraftWorkerArgs, RouterArgs,
-    RouterRoleArgs, TargetArgs, TargetStageArgs, TargetWorkerArgs, UpArgs,
+    ChatArgs, CommonArgs, DoctorArgs, DraftArgs as UpDraftArgs, DraftWorkerArgs, RouterRoleArgs,
+    TargetArgs, TargetStageArgs, TargetWorkerArgs, UpArgs,
 };
 
 /// Local LLM inference in separate processes: a router that speaks HTTP, a worker that owns the model, and one that owns

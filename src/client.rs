@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, StatusCode};
+use router::Secret;
 use serde_json::Value;
 
 /// The server is of this host most often.
@@ -17,8 +19,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(url: &str) -> Result<Self> {
+    /// `key` goes with every request.
+    pub(crate) fn new(url: &str, key: Option<&Secret>) -> Result<Self> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = key {
+            let value = HeaderValue::try_from(format!("Bearer {}", key.reveal()));
+            let mut value = value.context("the API key cannot stand in a header")?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
         let http = Client::builder()
+            .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             // The supervisor asks once and would keep the connection to its router.
             .pool_max_idle_per_host(0)

@@ -261,7 +261,8 @@ impl Set {
         let config_path = dir.join("tandem.toml");
         fs::write(&config_path, toml::to_string(&config)?)
             .with_context(|| format!("writing {}", config_path.display()))?;
-        let server = Server::new(&format!("http://{}", config.router.listen))?;
+        let key = config.router.first_key()?;
+        let server = Server::new(&format!("http://{}", config.router.listen), key.as_ref())?;
         let program = std::env::current_exe().context("finding this program")?;
         let args: Vec<OsString> = vec![
             "--log".into(),

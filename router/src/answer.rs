@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chat::{ReasoningSplitter, ReasoningStart};
-use generation::{FinishReason, GenerateEvent, Timings, Token};
+use generation::{
+    CloseKind, FinishReason, GenerateEvent, ThinkingLimit, ThinkingTracker, Timings, Token,
+};
 use tokenizer::{Detokenizer, StopMatcher, Tokenizer};
 use tool_calls::Ending;
 
@@ -99,7 +101,12 @@ pub(crate) struct CallStart {
 pub(crate) struct Tally {
     pub cached_tokens: u32,
     pub completion_tokens: u32,
+    /// Those of them that are reasoning, its marks and what was forced among them.
     pub reasoning_tokens: u32,
+    /// Who closed the reasoning, once it is.
+    pub close: Option<CloseKind>,
+    /// Whether the answer was ended because it ran in a loop.
+    pub is_degenerate: bool,
     /// Tool calls that the answer made.
     pub calls: u32,
     pub timings: Timings,
@@ -112,6 +119,7 @@ pub(crate) struct Answer {
     detokenizer: Detokenizer,
     splitter: Option<ReasoningSplitter>,
     calls: Option<CallReader>,
+    thinking: Option<Thinking>,
     stop: StopMatcher,
     stop_ids: Vec<u32>,
     /// Entries of tokens whose text is held back, if any are wanted.
@@ -123,6 +131,13 @@ pub(crate) struct Answer {
     finish: Option<FinishReason>,
 }
 
+/// Follows the reasoning as the target does.
+#[derive(Debug)]
+struct Thinking {
+    tracker: ThinkingTracker,
+    ids: Vec<u32>,
+}
+
 #[derive(Debug)]
 struct Clock {
     started: Instant,
@@ -131,12 +146,21 @@ struct Clock {
 }
 
 impl Answer {
-    pub fn new(tokenizer: Arc<Tokenizer>, plan: &AnswerPlan) -> Self {
+    /// `thinking` is what the target was told of the answer's reasoning.
+    pub fn new(
+        tokenizer: Arc<Tokenizer>,
+        plan: &AnswerPlan,
+        thinking: Option<ThinkingLimit>,
+    ) -> Self {
         Self {
             detokenizer: Detokenizer::new(Arc::clone(&tokenizer), false),
             tokenizer,
             splitter: plan.reasoning.map(ReasoningSplitter::new),
             calls: plan.calls.as_ref().map(CallReader::new),
+            thinking: thinking.map(|limit| Thinking {
+                tracker: ThinkingTracker::new(limit),
+                ids: Vec::new(),
+            }),
             stop: StopMatcher::new(&plan.stop, plan.include_stop),
             stop_ids: plan.stop_ids.clone(),
             logprobs: plan.logprobs.then(Vec::new),
@@ -171,6 +195,9 @@ impl Answer {
             GenerateEvent::Finished { reason, timings } => {
                 self.flush(reason, &mut pieces);
                 self.tally.timings = timings;
+                let thinking = self.thinking.as_ref();
+                self.tally.is_degenerate =
+                    thinking.is_some_and(|thinking| thinking.tracker.is_degenerate(&thinking.ids));
                 self.end(reason);
             }
         }
@@ -201,6 +228,12 @@ impl Answer {
 
     fn take(&mut self, token: &Token, pieces: &mut Pieces) {
         self.count();
+        let was_forced = self.thinking.as_mut().is_some_and(|thinking| {
+            thinking.ids.push(token.id);
+            let was_forced = thinking.tracker.push(token.id);
+            self.tally.close = thinking.tracker.close();
+            was_forced
+        });
         if self.stop_ids.contains(&token.id) {
             return;
         }
@@ -209,7 +242,7 @@ impl Answer {
         let text = self.text_of(token.id);
         self.text_offset += text.chars().count();
         self.feed(&text, pieces);
-        if was_reasoning || self.is_reasoning() {
+        if was_forced || was_reasoning || self.is_reasoning() {
             self.tally.reasoning_tokens += 1;
         } else if let Some(entries) = &mut self.logprobs {
             entries.push(TokenLogprob::new(token, &self.tokenizer, offset));

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api_types::CompressionReport;
 use generation::{FinishReason, GenerateEvent, SpeculationTimings};
@@ -17,6 +17,7 @@ use worker_api::WorkerError;
 
 use crate::active::Listed;
 use crate::answer::{Answer, Piece, Tally};
+use crate::deadlines::Deadlines;
 use crate::error::RouterError;
 use crate::metrics::Metrics;
 use crate::plan::AnswersPlan;
@@ -38,9 +39,12 @@ pub(crate) struct Answers {
     /// Answers per prompt.
     n: usize,
     deadline: Pin<Box<WaitForCancellationFutureOwned>>,
+    deadlines: Deadlines,
     metrics: Arc<Metrics>,
     record: Arc<RequestRecord>,
     progress: Progress,
+    /// When the target was asked.
+    asked: Instant,
     /// None of it is needed once the answers are complete or have failed.
     held: Option<Held>,
     _listed: Listed,
@@ -82,6 +86,8 @@ impl Answers {
             plan.prompts[0].0 = shortened.ids;
         }
         let requests = plan.requests(state, &record.id).await?;
+        let thinking: Vec<_> = requests.iter().map(|r| r.thinking.clone()).collect();
+        let deadlines = Deadlines::new(state.config.times, requests.len(), record.started);
         let mut events = StreamMap::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
             let stream: Events = Box::pin(state.target.generate(request).await?);
@@ -95,23 +101,26 @@ impl Answers {
             so_far.prompt_tokens = prompt_tokens;
         });
         let tokenizer = &state.words.tokenizer;
-        let answer = |plan| Answer::new(Arc::clone(tokenizer), plan);
+        let answer = |(plan, thinking)| Answer::new(Arc::clone(tokenizer), plan, thinking);
         Ok(Self {
             events,
             answers: plan
                 .prompts
                 .iter()
                 .flat_map(|(_, plan)| std::iter::repeat_n(plan, n))
+                .zip(thinking)
                 .map(answer)
                 .collect(),
             ready: VecDeque::new(),
             prompt_tokens,
             compression,
             n,
+            deadlines,
             deadline: Box::pin(state.deadline.clone().cancelled_owned()),
             metrics: Arc::clone(&state.metrics),
             record,
             progress: progress.clone(),
+            asked: Instant::now(),
             held: Some(held),
             _listed: listed,
         })
@@ -184,9 +193,12 @@ impl Answers {
     }
 
     fn take(&mut self, index: usize, event: GenerateEvent) {
+        self.deadlines.note(index, &event);
         let answer = &mut self.answers[index];
         match &event {
             GenerateEvent::Started { cached_tokens, .. } => {
+                let waited = self.asked.elapsed();
+                self.metrics.queue.record(waited);
                 self.metrics
                     .cached_tokens
                     .increment((*cached_tokens).into());
@@ -225,6 +237,9 @@ impl Answers {
         if answer.is_finished() {
             // Nobody waits for what the target may still say.
             self.events.remove(&index);
+            self.deadlines.complete(index);
+            let tally = answer.tally();
+            self.metrics.note_reasoning(&tally);
         }
     }
 
@@ -249,7 +264,15 @@ impl Answers {
         if self.deadline.as_mut().poll(cx).is_ready() {
             return self.fail(RouterError::Draining);
         }
-        match ready!(Pin::new(&mut self.events).poll_next(cx)) {
+        // What is there counts, however late it is looked at.
+        let Poll::Ready(next) = Pin::new(&mut self.events).poll_next(cx) else {
+            let late = ready!(self.deadlines.poll(cx));
+            if let RouterError::TooLong { wait, .. } = late {
+                self.metrics.timed_out(wait);
+            }
+            return self.fail(late);
+        };
+        match next {
             Some((index, Ok(event))) => {
                 self.take(index, event);
                 Poll::Ready(Some(Ok(())))

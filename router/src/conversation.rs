@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use api_types::ChatRequest;
 use chat::{ReasoningStart, RenderInput};
+use serde_json::Map;
 use tool_calls::Tools;
 
 use crate::answer::{AnswerPlan, CallPlan};
 use crate::calling::Calling;
+use crate::config::DefaultThinking;
 use crate::error::RouterError;
 use crate::history::drop_attribution;
 use crate::plan::AnswersPlan;
@@ -60,7 +62,15 @@ fn input<T: Target>(
     if !state.config.keep_attribution {
         drop_attribution(&mut request.messages);
     }
-    let mut kwargs = state.config.template_kwargs.clone();
+    let mut kwargs = Map::new();
+    match state.config.thinking {
+        DefaultThinking::Template => {}
+        thinking => {
+            let wanted = thinking == DefaultThinking::On;
+            kwargs.insert("enable_thinking".to_owned(), wanted.into());
+        }
+    }
+    kwargs.extend(state.config.template_kwargs.clone());
     kwargs.extend(request.thinking.template_kwargs());
     kwargs.extend(std::mem::take(&mut request.template_kwargs));
     let tools = std::mem::take(&mut request.tools);
@@ -121,6 +131,7 @@ pub(crate) fn plan<T: Target>(
         grammar,
         compression,
         options: request.options,
+        thinking: request.thinking,
         top_logprobs: request.top_logprobs,
     })
 }

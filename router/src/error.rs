@@ -7,6 +7,8 @@ use generation::GenerateError;
 use thiserror::Error;
 use worker_api::WorkerError;
 
+use crate::deadlines::Wait;
+
 /// Why a request is not answered, or not to its end.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub(crate) enum RouterError {
@@ -38,6 +40,14 @@ pub(crate) enum RouterError {
     HeadTooLarge { limit: usize },
     #[error("the body could not be read to its end")]
     BodyCut,
+    #[error("the body took longer than {limit_seconds} s to come")]
+    BodyTooSlow { limit_seconds: u64 },
+    #[error("{wait} longer than {limit_seconds} s")]
+    TooLong { wait: Wait, limit_seconds: u64 },
+    #[error("an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
+    NoKey,
+    #[error("the API key is not one of this server's")]
+    WrongKey,
     #[error("there is no {path}")]
     UnknownRoute { path: String },
     #[error("{path} does not take {method}")]

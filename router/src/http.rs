@@ -6,6 +6,7 @@ mod completions;
 mod conversation;
 mod error;
 mod health;
+mod keys;
 mod messages;
 mod metrics;
 mod models;
@@ -20,44 +21,45 @@ mod usage;
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{IntoMakeService, get, post};
-use axum::{Router, ServiceExt};
+use axum::routing::{get, post};
 use tower::util::{MapRequest, option_layer};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::CorsLayer;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer, ExposeHeaders};
 
+use crate::config::Cors;
 use crate::error::RouterError;
 use crate::state::State;
 use crate::target::Target;
 
 /// Everything that is served, with or without a slash at the end.
-pub(crate) fn service<T: Target>(state: Arc<State<T>>) -> IntoMakeService<Trimmed> {
-    let trimmed = MapRequest::new(routes(state), trim_slash as fn(Request) -> Request);
-    ServiceExt::<Request>::into_make_service(trimmed)
+pub(crate) fn service<T: Target>(state: Arc<State<T>>) -> Service {
+    MapRequest::new(routes(state), trim_slash as fn(Request) -> Request)
 }
 
-type Trimmed = MapRequest<Router, fn(Request) -> Request>;
+/// What connections are served with.
+pub(crate) type Service = MapRequest<Router, fn(Request) -> Request>;
 
 fn routes<T: Target>(state: Arc<State<T>>) -> Router {
-    let cors = state.config.cors.then(CorsLayer::permissive);
-    let routes = Router::new()
+    // Whoever watches over the process has no key, and a page asks for one.
+    let mut open = Router::new()
         .route("/", get(page::root::<T>))
         .route("/web/{name}", get(page::file))
         .route("/status", get(page::index))
-        .route("/status/json", get(status::once::<T>))
-        .route("/status/events", get(status::events::<T>))
         .route("/health", get(health::health::<T>))
         .route("/health/live", get(health::live))
         .route("/health/ready", get(health::ready::<T>))
         .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready::<T>))
+        .route("/readyz", get(health::ready::<T>));
+    let mut keyed = Router::new()
+        .route("/status/json", get(status::once::<T>))
+        .route("/status/events", get(status::events::<T>))
         .route("/props", get(props::props::<T>))
-        .route("/metrics", get(metrics::metrics::<T>))
         .route("/v1/models", get(models::list::<T>))
         .route("/v1/models/{*id}", get(models::one::<T>))
         .route("/v1/chat/completions", post(chat::complete::<T>))
@@ -76,14 +78,50 @@ fn routes<T: Target>(state: Arc<State<T>>) -> Router {
         .route("/slots", get(slots::slots::<T>))
         .route("/apply-template", post(conversation::apply_template::<T>))
         .route("/tokenize", post(tokenize::tokenize::<T>))
-        .route("/detokenize", post(tokenize::detokenize::<T>))
+        .route("/detokenize", post(tokenize::detokenize::<T>));
+    let metrics = get(metrics::metrics::<T>);
+    if state.config.open_metrics {
+        open = open.route("/metrics", metrics);
+    } else {
+        keyed = keyed.route("/metrics", metrics);
+    }
+    let keyed = keyed
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(option_layer(cors))
+        .layer(from_fn_with_state(Arc::clone(&state), keys::check::<T>));
+    let routes = open
+        .method_not_allowed_fallback(wrong_method)
+        .merge(keyed)
+        .layer(option_layer(cors(state.config.cors)))
         .layer(from_fn(answer_options))
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(from_fn_with_state(Arc::clone(&state), track::track::<T>));
     routes.with_state(state)
+}
+
+/// What browsers are told of pages of other origins. They send a key only where its header is named.
+fn cors(pages: Cors) -> Option<CorsLayer> {
+    let origins = match pages {
+        Cors::Off => return None,
+        Cors::Local => AllowOrigin::predicate(|origin, _| is_local(origin)),
+        Cors::Any => AllowOrigin::any(),
+    };
+    let layer = CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST, Method::OPTIONS])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(ExposeHeaders::any());
+    Some(layer)
+}
+
+/// Whether a page is of this machine, on any port.
+fn is_local(origin: &HeaderValue) -> bool {
+    let uri = origin
+        .to_str()
+        .ok()
+        .and_then(|text| text.parse::<Uri>().ok());
+    let host = uri.as_ref().and_then(Uri::host);
+    matches!(host, Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
 /// Drops the slash at the end of the path, which has to be done before the route is looked up.

@@ -8,7 +8,7 @@ mod speculation;
 use std::fmt;
 use std::time::Duration;
 
-use generation::WorkerStats;
+use generation::{CloseKind, WorkerStats};
 use metrics::{
     Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString,
 };
@@ -16,6 +16,8 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
+use crate::answer::Tally;
+use crate::deadlines::Wait;
 use crate::metrics::compression::CompressionSeries;
 use crate::metrics::disk_cache::DiskCacheGauges;
 use crate::metrics::prefix_cache::PrefixCacheGauges;
@@ -26,6 +28,9 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 const FIRST_TOKEN: &str = "tandem_time_to_first_token_seconds";
 const INTER_TOKEN: &str = "tandem_inter_token_seconds";
+const QUEUE: &str = "tandem_queue_seconds";
+const REQUEST: &str = "tandem_request_seconds";
+const TIMEOUTS: &str = "tandem_timeouts_total";
 const REQUESTS: &str = "tandem_requests_total";
 
 const FIRST_TOKEN_BUCKETS: [f64; 14] = [
@@ -48,11 +53,18 @@ pub(crate) struct Metrics {
     pub rejected: Counter,
     /// Requests whose client left.
     pub cancelled: Counter,
+    /// Requests without a key, or with a wrong one.
+    pub unauthorized: Counter,
     /// Requests that failed after their answer began.
     pub failed: Counter,
     pub prompt_tokens: Counter,
     pub cached_tokens: Counter,
     pub generated_tokens: Counter,
+    reasoning_tokens: Counter,
+    forced_closes: Counter,
+    degenerate_answers: Counter,
+    pub queue: Histogram,
+    request: Histogram,
     pub first_token: Histogram,
     pub inter_token: Histogram,
     pub compression: CompressionSeries,
@@ -84,6 +96,8 @@ impl Metrics {
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Full(FIRST_TOKEN.to_owned()), &FIRST_TOKEN_BUCKETS)?
             .set_buckets_for_metric(Matcher::Full(INTER_TOKEN.to_owned()), &INTER_TOKEN_BUCKETS)?
+            .set_buckets_for_metric(Matcher::Full(QUEUE.to_owned()), &FIRST_TOKEN_BUCKETS)?
+            .set_buckets_for_metric(Matcher::Full(REQUEST.to_owned()), &FIRST_TOKEN_BUCKETS)?
             .set_buckets_for_metric(
                 Matcher::Full(compression::SECONDS.to_owned()),
                 &compression::BUCKETS,
@@ -97,10 +111,16 @@ impl Metrics {
             in_flight: gauge("tandem_answers_in_flight"),
             rejected: counter("tandem_requests_rejected_total"),
             cancelled: counter("tandem_requests_cancelled_total"),
+            unauthorized: counter("tandem_requests_unauthorized_total"),
             failed: counter("tandem_answers_failed_total"),
             prompt_tokens: counter("tandem_prompt_tokens_total"),
             cached_tokens: counter("tandem_prompt_tokens_cached_total"),
             generated_tokens: counter("tandem_generated_tokens_total"),
+            reasoning_tokens: counter("tandem_reasoning_tokens_total"),
+            forced_closes: counter("tandem_reasoning_forced_closes_total"),
+            degenerate_answers: counter("tandem_answers_degenerate_total"),
+            queue: histogram(QUEUE),
+            request: histogram(REQUEST),
             first_token: histogram(FIRST_TOKEN),
             inter_token: histogram(INTER_TOKEN),
             compression: CompressionSeries::new(&recorder),
@@ -130,6 +150,31 @@ impl Metrics {
         self.recorder
             .register_counter(&Key::from_parts(REQUESTS, labels), &METADATA)
             .increment(1);
+    }
+
+    /// A request that generates has ended, however it did.
+    pub fn request_took(&self, time: Duration) {
+        self.request.record(time);
+    }
+
+    /// Something was waited for in vain.
+    pub fn timed_out(&self, wait: Wait) {
+        let labels = vec![Label::new("wait", wait.name())];
+        self.recorder
+            .register_counter(&Key::from_parts(TIMEOUTS, labels), &METADATA)
+            .increment(1);
+    }
+
+    /// What an answer that is complete thought.
+    pub fn note_reasoning(&self, tally: &Tally) {
+        self.reasoning_tokens
+            .increment(tally.reasoning_tokens.into());
+        if tally.close == Some(CloseKind::Hard) {
+            self.forced_closes.increment(1);
+        }
+        if tally.is_degenerate {
+            self.degenerate_answers.increment(1);
+        }
     }
 
     /// Takes the counters of the target; `None` if it does not answer. They start anew with the target, so that they
@@ -191,12 +236,34 @@ fn describe(recorder: &PrometheusRecorder) {
             "Prompt tokens found in the cache",
         ),
         ("tandem_generated_tokens_total", "Tokens generated"),
+        (
+            "tandem_reasoning_tokens_total",
+            "Tokens generated that are reasoning",
+        ),
+        (
+            "tandem_reasoning_forced_closes_total",
+            "Answers whose reasoning was closed by its budget",
+        ),
+        (
+            "tandem_answers_degenerate_total",
+            "Answers that ran in a loop behind a forced close and were ended",
+        ),
+        (
+            "tandem_requests_unauthorized_total",
+            "Requests without a key, or with a wrong one",
+        ),
+        (
+            TIMEOUTS,
+            "Requests ended because something took too long, by what was waited for",
+        ),
     ] {
         recorder.describe_counter(KeyName::from_const_str(name), None, say(text));
     }
     for (name, text) in [
         (FIRST_TOKEN, "From the request to its first token"),
         (INTER_TOKEN, "From a token to the next"),
+        (QUEUE, "From the call to the target to its beginning"),
+        (REQUEST, "From a request that generates to its end"),
     ] {
         recorder.describe_histogram(KeyName::from_const_str(name), None, say(text));
     }

@@ -1,12 +1,11 @@
 //! From what a request asks to the calls that the target gets.
 
-use api_types::AnswerOptions;
+use api_types::{AnswerOptions, ThinkingOptions};
 use generation::{GenerateRequest, Grammar};
 use sampling::SamplingParams;
 
 use crate::answer::AnswerPlan;
 use crate::compression::Job;
-use crate::config::AnswerDefaults;
 use crate::error::RouterError;
 use crate::random;
 use crate::state::State;
@@ -24,6 +23,8 @@ pub(crate) struct AnswersPlan {
     /// The only prompt, where it may be made shorter.
     pub compression: Option<Job>,
     pub options: AnswerOptions,
+    /// How much reasoning is wanted.
+    pub thinking: ThinkingOptions,
     pub top_logprobs: Option<u32>,
 }
 
@@ -35,7 +36,7 @@ impl AnswersPlan {
         request_id: &str,
     ) -> Result<Vec<GenerateRequest>, RouterError> {
         let model = state.description().await?;
-        let (options, defaults) = (&self.options, &state.config.defaults);
+        let (options, policy) = (&self.options, &state.policy);
         let seed = options.seed.unwrap_or_else(random::bits);
         let mut requests: Vec<GenerateRequest> = Vec::new();
         for (prompt, answer) in &self.prompts {
@@ -46,7 +47,7 @@ impl AnswersPlan {
                 max_tokens: 0,
                 min_tokens: options.min_tokens,
                 stop_ids: answer.stop_ids.clone(),
-                sampling: sampling(options, defaults),
+                sampling: sampling(options, &policy.sampling),
                 logprobs: self.top_logprobs.is_some(),
                 top_logprobs: self.top_logprobs.unwrap_or(0),
                 speculation: None,
@@ -55,8 +56,10 @@ impl AnswersPlan {
             };
             request.check(model)?;
             let room = model.context_length.saturating_sub(prompt.len() as u32);
-            let wanted = options.max_tokens.or(defaults.max_tokens);
-            request.max_tokens = wanted.unwrap_or(room).min(room);
+            let allowance = policy.rules.allow(&self.thinking, options.max_tokens, room);
+            request.max_tokens = allowance.max_tokens;
+            let marks = answer.reasoning.zip(policy.marks.as_ref());
+            request.thinking = marks.map(|(start, marks)| marks.limit(start, allowance.budget));
             request.min_tokens = request.min_tokens.min(request.max_tokens);
             for choice in 0..u64::from(options.n) {
                 let mut request = request.clone();
@@ -71,11 +74,9 @@ impl AnswersPlan {
     }
 }
 
-fn sampling(options: &AnswerOptions, defaults: &AnswerDefaults) -> SamplingParams {
+fn sampling(options: &AnswerOptions, defaults: &SamplingParams) -> SamplingParams {
     let asked = &options.sampling;
-    let window = asked
-        .repetition_window
-        .unwrap_or(defaults.repetition_window);
+    let window = asked.repetition_window.map(|window| window as usize);
     SamplingParams {
         temperature: asked.temperature.unwrap_or(defaults.temperature),
         top_p: asked.top_p.unwrap_or(defaults.top_p),
@@ -84,9 +85,11 @@ fn sampling(options: &AnswerOptions, defaults: &AnswerDefaults) -> SamplingParam
         repetition_penalty: asked
             .repetition_penalty
             .unwrap_or(defaults.repetition_penalty),
-        presence_penalty: asked.presence_penalty.unwrap_or(0.0),
-        frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
-        repetition_window: window as usize,
+        presence_penalty: asked.presence_penalty.unwrap_or(defaults.presence_penalty),
+        frequency_penalty: asked
+            .frequency_penalty
+            .unwrap_or(defaults.frequency_penalty),
+        repetition_window: window.unwrap_or(defaults.repetition_window),
         logit_bias: asked.logit_bias.clone(),
         seed: 0,
     }

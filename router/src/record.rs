@@ -129,6 +129,9 @@ impl Drop for RequestRecord {
         } else if facts.outcome == Some(Outcome::Failed) {
             self.metrics.failed.increment(1);
         }
+        if facts.outcome.is_some() {
+            self.metrics.request_took(self.started.elapsed());
+        }
         let elapsed_ms = self.started.elapsed().as_millis() as u64;
         if self.method != Method::POST {
             // Polls for health and metrics would drown the rest.

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use crate::compression::Prefill;
 use crate::config::RouterConfig;
+use crate::connections;
 use crate::drafts::{DraftStatus, Drafts};
 use crate::http;
 use crate::state::State;
@@ -26,7 +27,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// can do without.
 ///
 /// # Errors
-/// A model file without a usable tokenizer or chat template, or a listener that breaks.
+/// A model file without a usable tokenizer or chat template, a model card that says what none may, sampling defaults out of range.
 pub async fn run(
     config: RouterConfig,
     model: GgufFile,
@@ -36,7 +37,7 @@ pub async fn run(
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let drain_timeout = config.drain_timeout;
+    let (drain_timeout, head_time) = (config.drain_timeout, config.times.header);
     let status = Arc::new(
         drafts
             .as_ref()
@@ -61,9 +62,7 @@ pub async fn run(
         }
     });
     let app = http::service(Arc::clone(&state));
-    let serving = axum::serve(listener, app)
-        .with_graceful_shutdown(shutdown.clone().cancelled_owned())
-        .into_future();
+    let serving = connections::serve(listener, app, head_time, shutdown.clone());
     let mut serving = pin!(serving);
     let patience = async {
         shutdown.cancelled().await;
@@ -77,15 +76,14 @@ pub async fn run(
         }
     };
     tokio::select! {
-        result = &mut serving => return result.context("serving HTTP"),
+        () = &mut serving => return Ok(()),
         () = speculate => {}
         () = state.metrics.keep_up() => {}
         () = patience => {}
     }
     warn!("requests are still at work; ending them");
     state.deadline.cancel();
-    match tokio::time::timeout(LAST_WORDS, serving).await {
-        Ok(result) => result.context("serving HTTP"),
-        Err(_) => Ok(()),
-    }
+    // Whether they had their last words or not, it ends.
+    let _ = tokio::time::timeout(LAST_WORDS, serving).await;
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The table `[router]` of the configuration file, before it is checked.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +12,12 @@ use serde_json::{Map, Value};
 use service::Endpoint;
 
 use crate::compression::CompressionConfig;
-use crate::config::{AnswerDefaults, RouterConfig};
+use crate::config::{
+    AnswerDefaults, Cors, DefaultThinking, LengthLimits, RouterConfig, TimeLimits,
+};
+use crate::keys::{self, ApiKeys};
+use crate::secret::Secret;
+use crate::tiers::EffortTiers;
 
 /// Settings as the user writes them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +48,57 @@ pub struct Settings {
     /// Jinja file to use instead of the model's chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_file: Option<PathBuf>,
+    /// Folder with model cards, which go before those inside the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_cards: Option<PathBuf>,
+    /// Whether answers begin with reasoning where the request does not say: off, on, or as the template has it.
+    pub thinking: DefaultThinking,
+    /// Tokens of an answer where the request does not say, and of any answer at most; by default the model card's, and no most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_max_tokens: Option<u32>,
+    /// Reasoning tokens of a request that wants some at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub think_max_tokens: Option<u32>,
+    /// Tokens kept free for what is said behind the reasoning; 0: no close is forced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hard_limit_reply_budget: Option<u32>,
+    /// Reasoning tokens that effort "low" allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort_low: Option<u32>,
+    /// Reasoning tokens that effort "medium" allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort_medium: Option<u32>,
+    /// Reasoning tokens that effort "high" allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort_high: Option<u32>,
+    /// Reasoning tokens that effort "x-high" allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort_x_high: Option<u32>,
+    /// Reasoning tokens that effort "max" allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort_max: Option<u32>,
+    /// Keys that callers may have; without any, everyone may call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub api_keys: Vec<Secret>,
+    /// File with further keys, one a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key_file: Option<PathBuf>,
+    /// Whether others than this machine may call without a key.
+    pub no_auth: bool,
+    /// Whether the metrics need no key.
+    pub open_metrics: bool,
+    /// Seconds until the head of a request is there, and between two requests of a connection; 0: any.
+    pub header_timeout_seconds: u64,
+    /// Seconds until the body of a request is there; 0: any.
+    pub body_timeout_seconds: u64,
+    /// Seconds that a request waits for the target; 0: any.
+    pub queue_timeout_seconds: u64,
+    /// Seconds from there to its first token; 0: any.
+    pub first_token_timeout_seconds: u64,
+    /// Seconds from a token to the next; 0: any.
+    pub token_timeout_seconds: u64,
+    /// Seconds for a whole request; 0: any.
+    pub request_timeout_seconds: u64,
     /// Requests at work or waiting at a time; one more is answered with 429.
     pub max_in_flight: usize,
     /// Longest request body, in bytes; longer ones are answered with 413.
@@ -70,8 +127,8 @@ pub struct Settings {
     /// Whether the line that Claude Code begins its system text with stays there; it differs from run to run, so that nothing
     /// kept of one run is of use to the next.
     pub keep_attribution: bool,
-    /// Whether web pages of any origin may call.
-    pub cors: bool,
+    /// Which web pages may call: off (none), local (those of this machine) or any.
+    pub cors: Cors,
     /// Whether the live view shows the tokens of drafts, which are text of the requests.
     pub status_text: bool,
     /// Variables given to the chat template unless the request sets them, such as `enable_thinking`.
@@ -84,6 +141,7 @@ impl Default for Settings {
     fn default() -> Self {
         let config = RouterConfig::default();
         let compression = config.compression;
+        let times = config.times;
         Self {
             model: None,
             listen: "127.0.0.1:8000".to_owned(),
@@ -94,6 +152,27 @@ impl Default for Settings {
             model_name: None,
             strict_model_names: config.strict_model_names,
             chat_template_file: None,
+            model_cards: None,
+            // Who wants it says so; a request that says nothing gets its answer soonest.
+            thinking: DefaultThinking::Off,
+            default_max_tokens: None,
+            think_max_tokens: None,
+            hard_limit_reply_budget: None,
+            reasoning_effort_low: None,
+            reasoning_effort_medium: None,
+            reasoning_effort_high: None,
+            reasoning_effort_x_high: None,
+            reasoning_effort_max: None,
+            api_keys: Vec::new(),
+            api_key_file: None,
+            no_auth: false,
+            open_metrics: config.open_metrics,
+            header_timeout_seconds: times.header.as_secs(),
+            body_timeout_seconds: times.body.as_secs(),
+            queue_timeout_seconds: times.queue.as_secs(),
+            first_token_timeout_seconds: times.first_token.as_secs(),
+            token_timeout_seconds: times.between_tokens.as_secs(),
+            request_timeout_seconds: times.request.as_secs(),
             max_in_flight: config.max_in_flight,
             max_body_bytes: config.max_body_bytes,
             drain_seconds: config.drain_timeout.as_secs(),
@@ -122,6 +201,19 @@ impl Settings {
     /// The chat template cannot be read, or what is said of compression cannot be.
     pub fn check(self) -> anyhow::Result<RouterConfig> {
         let compression = self.compression()?;
+        let (lengths, times) = (self.lengths()?, self.times());
+        let keys = ApiKeys::new(&self.api_keys, self.api_key_file.as_deref())?;
+        ensure!(
+            !keys.is_empty() || self.no_auth || is_of_this_machine(&self.listen),
+            "listen is {}, which others than this machine can reach, and there is no key: set api-key-file, or no-auth to let everyone in",
+            self.listen
+        );
+        if keys.is_empty() && !is_of_this_machine(&self.listen) {
+            tracing::warn!(
+                listen = self.listen,
+                "everyone who reaches this address may call"
+            );
+        }
         let read = |path: PathBuf| {
             std::fs::read_to_string(&path)
                 .with_context(|| format!("reading the chat template {}", path.display()))
@@ -131,6 +223,12 @@ impl Settings {
             strict_model_names: self.strict_model_names,
             chat_template: self.chat_template_file.map(read).transpose()?,
             template_kwargs: self.template_kwargs,
+            thinking: self.thinking,
+            lengths,
+            model_cards: self.model_cards,
+            keys,
+            open_metrics: self.open_metrics,
+            times,
             max_in_flight: self.max_in_flight,
             max_body_bytes: self.max_body_bytes,
             drain_timeout: Duration::from_secs(self.drain_seconds),
@@ -141,6 +239,19 @@ impl Settings {
             compression,
             defaults: self.defaults,
         })
+    }
+
+    /// One of the keys, for a client of the same user.
+    ///
+    /// # Errors
+    /// The file with keys cannot be read, or holds none.
+    pub fn first_key(&self) -> anyhow::Result<Option<Secret>> {
+        if let Some(key) = self.api_keys.first() {
+            return Ok(Some(key.clone()));
+        }
+        let file = self.api_key_file.as_deref();
+        let keys = file.map(keys::lines).transpose()?.into_iter().flatten();
+        Ok(keys.map(|(_, key)| key).next())
     }
 
     /// Whether the draft leaves its device while a prompt is scored.
@@ -154,6 +265,43 @@ impl Settings {
             other => anyhow::bail!(
                 "draft-residency is `{other}`; expected auto, persistent or request-scoped"
             ),
+        }
+    }
+
+    fn lengths(&self) -> anyhow::Result<LengthLimits> {
+        for (name, tokens) in [
+            ("default-max-tokens", self.default_max_tokens),
+            ("think-max-tokens", self.think_max_tokens),
+            ("reasoning-effort-low", self.reasoning_effort_low),
+            ("reasoning-effort-medium", self.reasoning_effort_medium),
+            ("reasoning-effort-high", self.reasoning_effort_high),
+            ("reasoning-effort-x-high", self.reasoning_effort_x_high),
+            ("reasoning-effort-max", self.reasoning_effort_max),
+        ] {
+            ensure!(tokens != Some(0), "{name} is 0; expected 1 or more");
+        }
+        Ok(LengthLimits {
+            default_max_tokens: self.default_max_tokens,
+            think_max_tokens: self.think_max_tokens,
+            reply_budget: self.hard_limit_reply_budget,
+            efforts: EffortTiers {
+                low: self.reasoning_effort_low,
+                medium: self.reasoning_effort_medium,
+                high: self.reasoning_effort_high,
+                x_high: self.reasoning_effort_x_high,
+                max: self.reasoning_effort_max,
+            },
+        })
+    }
+
+    fn times(&self) -> TimeLimits {
+        TimeLimits {
+            header: Duration::from_secs(self.header_timeout_seconds),
+            body: Duration::from_secs(self.body_timeout_seconds),
+            queue: Duration::from_secs(self.queue_timeout_seconds),
+            first_token: Duration::from_secs(self.first_token_timeout_seconds),
+            between_tokens: Duration::from_secs(self.token_timeout_seconds),
+            request: Duration::from_secs(self.request_timeout_seconds),
         }
     }
 
@@ -196,9 +344,61 @@ impl Settings {
     }
 }
 
+/// Whether only this machine reaches `listen`, a `HOST:PORT`.
+fn is_of_this_machine(listen: &str) -> bool {
+    let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let address: Option<IpAddr> = host.parse().ok();
+    host == "localhost" || address.is_some_and(|address| address.is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Settings;
+    use super::{Settings, is_of_this_machine};
+    use crate::secret::Secret;
+
+    #[test]
+    fn an_address_that_others_reach_wants_a_key() {
+        for listen in ["127.0.0.1:8000", "[::1]:8000", "localhost:0", "127.0.0.5:1"] {
+            assert!(is_of_this_machine(listen), "{listen}");
+        }
+        let listening = |listen: &str| Settings {
+            listen: listen.to_owned(),
+            ..Settings::default()
+        };
+        for listen in ["0.0.0.0:8000", "[::]:8000", "192.168.0.2:80", "box:80"] {
+            let error = listening(listen).check().unwrap_err().to_string();
+            assert!(
+                error.contains(listen) && error.contains("api-key-file"),
+                "{error}"
+            );
+            let keyed = Settings {
+                api_keys: vec![Secret::from("sk".to_owned())],
+                ..listening(listen)
+            };
+            assert!(keyed.check().is_ok());
+            let accepted = Settings {
+                no_auth: true,
+                ..listening(listen)
+            };
+            assert!(accepted.check().is_ok());
+        }
+    }
+
+    #[test]
+    fn lengths_of_nothing_are_refused_by_their_key() {
+        let settings = Settings {
+            reasoning_effort_x_high: Some(0),
+            ..Settings::default()
+        };
+        let error = settings.check().unwrap_err().to_string();
+        assert!(error.contains("reasoning-effort-x-high is 0"), "{error}");
+        let unforced = Settings {
+            hard_limit_reply_budget: Some(0),
+            ..Settings::default()
+        };
+        assert!(unforced.check().is_ok(), "0 switches forcing off");
+    }
 
     #[test]
     fn what_cannot_be_said_of_compression_is_refused_by_its_key() {

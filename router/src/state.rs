@@ -21,6 +21,7 @@ use crate::drafts::DraftStatus;
 use crate::error::RouterError;
 use crate::history::for_template;
 use crate::metrics::Metrics;
+use crate::policy::Policy;
 use crate::target::Target;
 
 /// Bytes of input from which work on it leaves the async threads.
@@ -35,6 +36,7 @@ pub(crate) struct State<T> {
     pub target: T,
     pub config: RouterConfig,
     pub words: Arc<Words>,
+    pub policy: Policy,
     pub compressor: Compressor,
     pub metrics: Arc<Metrics>,
     pub draft: Arc<DraftStatus>,
@@ -80,6 +82,12 @@ impl<T: Target> State<T> {
         shutdown: CancellationToken,
     ) -> anyhow::Result<Self> {
         let words = Arc::new(Words::new(&config, model)?);
+        let policy = Policy::new(
+            &config,
+            model.metadata(),
+            &words.file_stem,
+            &words.tokenizer,
+        )?;
         let metrics = Arc::new(Metrics::new().context("setting up the metrics")?);
         let compressor = Compressor::new(
             config.compression.clone(),
@@ -91,6 +99,7 @@ impl<T: Target> State<T> {
         Ok(Self {
             target,
             words,
+            policy,
             compressor,
             metrics,
             draft,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::{CacheTypeArgs, PrefillArgs};
+use crate::cli::{CacheTypeArgs, PrefillArgs, RouterArgs};
 
 /// What all serving commands take.
 #[derive(Clone, Debug, Default, Args, Serialize)]
@@ -167,90 +167,6 @@ pub(crate) struct DraftArgs {
     #[arg(long = "draft-threads", env = "TANDEM_DRAFT_THREADS", value_name = "N")]
     #[serde(rename = "threads", skip_serializing_if = "Option::is_none")]
     pub draft_threads: Option<usize>,
-}
-
-/// What decides how the router answers.
-#[derive(Clone, Debug, Default, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) struct RouterArgs {
-    /// HOST:PORT to serve HTTP on [default: 127.0.0.1:8000].
-    #[arg(short, long, env = "TANDEM_LISTEN", value_name = "HOST:PORT")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listen: Option<String>,
-    /// Name that clients ask for [default: the model file's own].
-    #[arg(long, env = "TANDEM_MODEL_NAME", value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model_name: Option<String>,
-    /// Answer requests that name another model with 404; without it any name will do.
-    #[arg(long, env = "TANDEM_STRICT_MODEL_NAMES", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub strict_model_names: Option<bool>,
-    /// Jinja file to use instead of the model's chat template.
-    #[arg(long, env = "TANDEM_CHAT_TEMPLATE_FILE", value_name = "FILE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub chat_template_file: Option<PathBuf>,
-    /// Requests at work or waiting at a time; one more is answered with 429 [default: 64].
-    #[arg(long, env = "TANDEM_MAX_IN_FLIGHT", value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_in_flight: Option<usize>,
-    /// Longest request body; longer ones are answered with 413 [default: 67108864].
-    #[arg(long, env = "TANDEM_MAX_BODY_BYTES", value_name = "BYTES")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_body_bytes: Option<usize>,
-    /// When long prompts are made shorter by a prefill worker: off, auto (from --prefill-threshold on) or always. Requests may
-    /// say otherwise [default: off].
-    #[arg(long, env = "TANDEM_PREFILL_COMPRESSION", value_name = "MODE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefill_compression: Option<String>,
-    /// Tokens from which a prompt is long [default: 32000].
-    #[arg(long, env = "TANDEM_PREFILL_THRESHOLD", value_name = "TOKENS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefill_threshold: Option<usize>,
-    /// Share of what may be cut that is kept, above 0 and up to 1 [default: 0.05].
-    #[arg(long, env = "TANDEM_PREFILL_KEEP_RATIO", value_name = "SHARE")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefill_keep_ratio: Option<f64>,
-    /// Share by length in place of the one: such as "8000:0.3 32000:0.1 128000:0.02", linear between, constant outside.
-    #[arg(long, env = "TANDEM_PREFILL_CURVE", value_name = "TOKENS:SHARE ...")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefill_curve: Option<String>,
-    /// Last messages of a conversation that are never cut [default: 2].
-    #[arg(long, env = "TANDEM_PREFILL_HOT_WINDOW", value_name = "MESSAGES")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefill_hot_window: Option<usize>,
-    /// Tokens from which an older message of a conversation is cut [default: 2048].
-    #[arg(long, env = "TANDEM_PREFILL_MESSAGE_THRESHOLD", value_name = "TOKENS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefill_message_threshold: Option<usize>,
-    /// Seconds that making a prompt shorter may take; then it goes on whole [default: 120].
-    #[arg(long, env = "TANDEM_PREFILL_TIMEOUT_SECONDS", value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefill_timeout_seconds: Option<u64>,
-    /// What stays on its device while a prompt is scored: auto (the draft does, the prefill drafter leaves a GPU when it is done),
-    /// persistent (both do) or request-scoped (the draft leaves, and answers are decoded plainly meanwhile) [default: auto].
-    #[arg(long, env = "TANDEM_DRAFT_RESIDENCY", value_name = "WHO")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub draft_residency: Option<String>,
-    /// The same as --draft-residency request-scoped.
-    #[arg(long, conflicts_with = "draft_residency")]
-    #[serde(skip)]
-    pub lazy_draft: bool,
-    /// Seconds of silence in a stream before a sign of life is sent; 0: none is [default: 15].
-    #[arg(long, env = "TANDEM_KEEP_ALIVE_SECONDS", value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_alive_seconds: Option<u64>,
-    /// Leave Claude Code's attribution line in its system text, where it makes each run's prompts differ from the last one's.
-    #[arg(long, env = "TANDEM_KEEP_ATTRIBUTION", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub keep_attribution: Option<bool>,
-    /// Let web pages of any origin call.
-    #[arg(long, env = "TANDEM_CORS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cors: Option<bool>,
-    /// Show the tokens of drafts in the live view: text of the requests, to everyone who may see the view.
-    #[arg(long, env = "TANDEM_STATUS_TEXT", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status_text: Option<bool>,
 }
 
 /// `tandem up`.

@@ -19,3 +19,4 @@ mod refusals;
 mod set;
 mod split;
 mod starting;
+mod thinking;

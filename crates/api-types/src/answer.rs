@@ -34,6 +34,24 @@ pub struct ChatChoice {
     pub logprobs: Option<ChatLogprobs>,
     /// Why it ended.
     pub finish_reason: &'static str,
+    /// How its reasoning ended, where the request says something of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_details: Option<FinishDetails>,
+}
+
+/// How an answer and its reasoning ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct FinishDetails {
+    /// `natural`: the model closed its reasoning, `hard`: the budget did; null where it was not closed, or there is none.
+    pub close_kind: Option<&'static str>,
+    /// Tokens of the reasoning, its marks and what was forced among them.
+    pub thinking_tokens: u32,
+    /// Those of the rest.
+    pub content_tokens: u32,
+    /// Both.
+    pub total_tokens: u32,
+    /// Whether the answer ran in a loop behind a forced close, and was ended.
+    pub degenerate_decode: bool,
 }
 
 /// An assistant's message.
@@ -158,6 +176,9 @@ pub struct ChatChunkChoice {
     pub logprobs: Option<ChatLogprobs>,
     /// Why it ended, in the last part.
     pub finish_reason: Option<&'static str>,
+    /// How its reasoning ended, in the last part, where the request says something of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_details: Option<FinishDetails>,
 }
 
 /// New text.

@@ -19,8 +19,9 @@ mod tools;
 pub use answer::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
     ChatMessage, ChatTopLogprob, Completion, CompletionChoice, CompletionLogprobs,
-    CompletionTokensDetails, CompressionReport, FunctionCall, PromptProgress, PromptTokensDetails,
-    ReasoningDetail, SpeculationReport, SpeculationStages, Timings, ToolCall, ToolCallDelta, Usage,
+    CompletionTokensDetails, CompressionReport, FinishDetails, FunctionCall, PromptProgress,
+    PromptTokensDetails, ReasoningDetail, SpeculationReport, SpeculationStages, Timings, ToolCall,
+    ToolCallDelta, Usage,
 };
 pub use anthropic::answer::{
     AnthropicBlock, AnthropicDelta, AnthropicEnd, AnthropicEvent, AnthropicMessage,

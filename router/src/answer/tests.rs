@@ -43,7 +43,7 @@ fn plan(stop: &[&str], reasoning: Option<ReasoningStart>) -> AnswerPlan {
 }
 
 fn run(plan: &AnswerPlan, ids: &[u32], reason: FinishReason) -> (Piece, Tally) {
-    let mut answer = Answer::new(tokenizer(), plan);
+    let mut answer = Answer::new(tokenizer(), plan, None);
     let token = |&id: &u32| {
         GenerateEvent::Token(Token {
             id,

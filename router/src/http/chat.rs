@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use api_types::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
-    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport, FunctionCall, PromptProgress,
-    ReasoningDetail, ToolCall, ToolCallDelta,
+    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport, FinishDetails, FunctionCall,
+    PromptProgress, ReasoningDetail, ToolCall, ToolCallDelta,
 };
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue};
@@ -19,7 +19,7 @@ use crate::answer::{CallDelta, Piece, Tally};
 use crate::answers::{Answers, admit};
 use crate::error::RouterError;
 use crate::http::sse::{Part, Source};
-use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
+use crate::http::usage::{FINGERPRINT, finish_details, finish_reason, timings, usage};
 use crate::http::{conversation, error, sse};
 use crate::logprob::TokenLogprob;
 use crate::progress::{Progress, Stage};
@@ -45,6 +45,7 @@ pub(super) async fn complete<T: Target>(
         model: state.words.model_name.clone(),
         choices: options.n as usize,
         reasoning: plan.prompts.iter().any(|(_, p)| p.reasoning.is_some()),
+        thinking: plan.thinking.is_given(),
         logprobs: plan.top_logprobs.is_some(),
         include_usage: options.include_usage,
         return_progress: options.return_progress,
@@ -106,6 +107,8 @@ struct Shape {
     /// How many answers are made.
     choices: usize,
     reasoning: bool,
+    /// Whether the request says something of reasoning.
+    thinking: bool,
     logprobs: bool,
     include_usage: bool,
     return_progress: bool,
@@ -118,6 +121,7 @@ impl Shape {
             index,
             logprobs: self.logprobs.then(|| logprobs(&piece.logprobs)),
             finish_reason: ended(reason, answers.tally(index)),
+            finish_details: self.finish_details(&answers.tally(index)),
             message: self.message(piece),
         });
         ChatCompletion {
@@ -182,7 +186,12 @@ impl Shape {
             delta,
             logprobs: None,
             finish_reason: None,
+            finish_details: None,
         }])
+    }
+
+    fn finish_details(&self, tally: &Tally) -> Option<FinishDetails> {
+        self.thinking.then(|| finish_details(tally))
     }
 }
 
@@ -233,6 +242,7 @@ impl sse::Parts for Shape {
         if let Some(reason) = piece.finish {
             let mut part = self.delta(index, ChatDelta::default());
             part.choices[0].finish_reason = Some(ended(reason, tally));
+            part.choices[0].finish_details = self.finish_details(&tally);
             part.timings = Some(timings(tally));
             parts.push(part);
         }

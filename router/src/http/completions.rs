@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api_types::{Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt};
+use api_types::{
+    Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt, ThinkingOptions,
+};
 use axum::extract::{Request, State as Shared};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -96,6 +98,7 @@ fn plan<T: Target>(
         grammar: None,
         compression: None,
         options: request.options,
+        thinking: ThinkingOptions::default(),
         top_logprobs: request.top_logprobs,
     };
     Ok((plan, echoes))

@@ -144,6 +144,9 @@ fn status(error: &RouterError) -> StatusCode {
             WorkerError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             WorkerError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         },
+        RouterError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
+        RouterError::TooLong { .. } => StatusCode::GATEWAY_TIMEOUT,
+        RouterError::NoKey | RouterError::WrongKey => StatusCode::UNAUTHORIZED,
         RouterError::UnknownModel { .. } | RouterError::UnknownRoute { .. } => {
             StatusCode::NOT_FOUND
         }
@@ -160,6 +163,7 @@ fn status(error: &RouterError) -> StatusCode {
 /// The error as OpenAI spells it.
 pub(super) fn openai(error: &RouterError) -> OpenAiBody {
     let kind = match status(error) {
+        StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         StatusCode::NOT_IMPLEMENTED => "invalid_request_error",
         status if status.is_server_error() => "server_error",
@@ -255,6 +259,8 @@ fn code(error: &RouterError) -> Option<&'static str> {
         RouterError::Generate(GenerateError::ShuttingDown) | RouterError::Draining => {
             Some("draining")
         }
+        RouterError::BodyTooSlow { .. } | RouterError::TooLong { .. } => Some("timeout"),
+        RouterError::NoKey | RouterError::WrongKey => Some("invalid_api_key"),
         RouterError::UnknownModel { .. } => Some("model_not_found"),
         RouterError::UnknownRoute { .. } => Some("not_found"),
         RouterError::WrongMethod { .. } => Some("method_not_allowed"),

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tracing::{Instrument, info_span};
 
 use crate::error::RouterError;
+use crate::http::body::BodyTime;
 use crate::http::error::{Dialect, write_body};
 use crate::random;
 use crate::record::RequestRecord;
@@ -40,7 +41,9 @@ pub(super) async fn track<T: Target>(
     let method = request.method().clone();
     let dialect = Dialect::of(request.uri().path(), request.headers());
     let record = Arc::new(RequestRecord::new(id, method, route, metrics));
-    request.extensions_mut().insert(Arc::clone(&record));
+    let extensions = request.extensions_mut();
+    extensions.insert(Arc::clone(&record));
+    extensions.insert(BodyTime(state.config.times.body));
     let response = match check_head(&request) {
         Ok(()) => next.run(request).instrument(span).await,
         Err(refusal) => refusal.into_response(),

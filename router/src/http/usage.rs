@@ -1,10 +1,10 @@
 //! What an answer took, as the API tells it.
 
 use api_types::{
-    CompletionTokensDetails, PromptTokensDetails, SpeculationReport, SpeculationStages, Timings,
-    Usage,
+    CompletionTokensDetails, FinishDetails, PromptTokensDetails, SpeculationReport,
+    SpeculationStages, Timings, Usage,
 };
-use generation::SpeculationTimings;
+use generation::{CloseKind, SpeculationTimings};
 
 use crate::answer::Tally;
 use crate::answers::Answers;
@@ -67,6 +67,22 @@ pub(super) fn finish_reason(reason: generation::FinishReason) -> &'static str {
     match reason {
         generation::FinishReason::Stop => "stop",
         generation::FinishReason::Length => "length",
+    }
+}
+
+/// How an answer and its reasoning ended.
+pub(super) fn finish_details(tally: &Tally) -> FinishDetails {
+    FinishDetails {
+        close_kind: tally.close.map(|close| match close {
+            CloseKind::Natural => "natural",
+            CloseKind::Hard => "hard",
+        }),
+        thinking_tokens: tally.reasoning_tokens,
+        content_tokens: tally
+            .completion_tokens
+            .saturating_sub(tally.reasoning_tokens),
+        total_tokens: tally.completion_tokens,
+        degenerate_decode: tally.is_degenerate,
     }
 }
 

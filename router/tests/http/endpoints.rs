@@ -1,6 +1,6 @@
 //! Everything beside the answers.
 
-use router::{AnswerDefaults, RouterConfig};
+use router::{AnswerDefaults, LengthLimits, RouterConfig};
 use serde_json::json;
 
 use crate::client::{exchange, request};
@@ -63,9 +63,12 @@ fn health_follows_the_target_and_life_does_not() {
 fn props_tell_the_defaults_that_hold() {
     let config = RouterConfig {
         defaults: AnswerDefaults {
-            temperature: 0.5,
-            max_tokens: Some(7),
+            temperature: Some(0.5),
             ..AnswerDefaults::default()
+        },
+        lengths: LengthLimits {
+            default_max_tokens: Some(7),
+            ..LengthLimits::default()
         },
         ..RouterConfig::default()
     };
@@ -217,18 +220,4 @@ fn a_given_request_id_is_kept_and_an_odd_one_is_not() {
     assert_eq!(ask("x-request-id: mine-1\r\n"), "mine-1");
     assert_eq!(script.asked()[0].request_id, "mine-1");
     assert!(ask("x-request-id: with space\r\n").starts_with("req-"));
-}
-
-#[test]
-fn other_origins_may_call_only_when_allowed() {
-    for (cors, allowed) in [(false, None), (true, Some("*"))] {
-        let config = RouterConfig {
-            cors,
-            ..RouterConfig::default()
-        };
-        let server = Server::with(config, Script::says(&TOKENIZER, "x"));
-        let bytes = request("GET", "/health", "origin: http://a.test\r\n", b"");
-        let reply = exchange(server.address, &bytes);
-        assert_eq!(reply.header("access-control-allow-origin"), allowed);
-    }
 }

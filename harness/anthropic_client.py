@@ -13,6 +13,7 @@ import anthropic
 from stack import BINARY, Stack, wait_until
 
 MESSAGES = [{"role": "user", "content": "Write a Python function that returns the n-th Fibonacci number."}]
+THINKING = {"type": "enabled", "budget_tokens": 1024}
 FREED_WITHIN_SECONDS = 5
 
 binary = BINARY
@@ -89,7 +90,7 @@ class OneSet(unittest.TestCase):
         self.assertFalse(is_open)
 
     def test_thinking_and_text(self):
-        whole, events = self.both()
+        whole, events = self.both(thinking=THINKING)
         self.assertEqual([block.type for block in whole.content], ["thinking", "text"])
         self.assertIn("def fibonacci", whole.content[1].text)
         self.assertTrue(whole.content[0].signature)
@@ -102,7 +103,7 @@ class OneSet(unittest.TestCase):
         proved("thinking: disabled, there is only text")
 
     def test_thinking_comes_back(self):
-        first = self.create()
+        first = self.create(thinking=THINKING)
         messages = [*MESSAGES, {"role": "assistant", "content": content(first)}, {"role": "user", "content": "Again."}]
         second, _ = self.both(messages=messages)
         self.assertTrue(second.content)

@@ -36,7 +36,7 @@ impl FromStr for HealthEndpoint {
 pub(crate) fn run(endpoint: &HealthEndpoint) -> Result<()> {
     up::runtime()?.block_on(async {
         match endpoint {
-            HealthEndpoint::Router(url) => Server::new(url)?.check_health().await,
+            HealthEndpoint::Router(url) => Server::new(url, None)?.check_health().await,
             HealthEndpoint::Worker(endpoint) => worker_api::check_health(endpoint)
                 .await
                 .with_context(|| endpoint.to_string()),

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::alphabet;
 use crate::error::TokenizerError;
+use vocabulary::alphabet;
 
 /// End of the linked list.
 const NIL: usize = usize::MAX;

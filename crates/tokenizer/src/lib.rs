@@ -5,7 +5,6 @@
 //! incremental [`Detokenizer`] and the [`StopMatcher`].
 #![forbid(unsafe_code)]
 
-mod alphabet;
 mod bpe;
 mod decode;
 mod error;
@@ -17,6 +16,7 @@ mod tokenizer;
 
 pub use decode::{Detokenizer, Utf8Stream};
 pub use error::TokenizerError;
-pub use spec::{EncodeOptions, TokenType, TokenizerSpec};
+pub use spec::{EncodeOptions, TokenizerSpec};
 pub use stop::{StopMatcher, StopStep};
 pub use tokenizer::Tokenizer;
+pub use vocabulary::{TokenType, VocabularyError};

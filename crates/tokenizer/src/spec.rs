@@ -1,37 +1,6 @@
 //! The plain description a tokenizer is built from.
 
-/// What kind of vocabulary entry a token is (`tokenizer.ggml.token_type`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TokenType {
-    /// Ordinary text in the byte alphabet (1).
-    Normal,
-    /// The unknown token (2).
-    Unknown,
-    /// A control token such as `<|im_end|>`, literal text (3).
-    Control,
-    /// A user-defined token such as `<think>`, literal text that is always matched (4).
-    UserDefined,
-    /// A filler row (5).
-    Unused,
-    /// A single byte of a byte-fallback vocabulary (6).
-    Byte,
-}
-
-impl TokenType {
-    /// The type of the given GGUF number, if there is one.
-    #[must_use]
-    pub fn from_gguf(value: i32) -> Option<Self> {
-        Some(match value {
-            1 => Self::Normal,
-            2 => Self::Unknown,
-            3 => Self::Control,
-            4 => Self::UserDefined,
-            5 => Self::Unused,
-            6 => Self::Byte,
-            _ => return None,
-        })
-    }
-}
+use vocabulary::TokenType;
 
 /// Everything that defines a tokenizer.
 #[derive(Debug, Clone, Default)]

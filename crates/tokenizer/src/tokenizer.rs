@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::alphabet;
+use vocabulary::{TokenType, Vocabulary, alphabet};
+
 use crate::bpe::Bpe;
 use crate::error::TokenizerError;
 use crate::pretokenize::PreTokenizer;
-use crate::spec::{EncodeOptions, TokenType, TokenizerSpec};
+use crate::spec::{EncodeOptions, TokenizerSpec};
 
 /// Control tokens that end a turn whatever the metadata says.
 const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
@@ -15,8 +16,7 @@ const TURN_ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 /// A byte-level BPE tokenizer.
 #[derive(Debug)]
 pub struct Tokenizer {
-    tokens: Vec<String>,
-    types: Vec<TokenType>,
+    vocabulary: Vocabulary,
     /// Ids in the order of their texts; of equal ones the last counts.
     by_text: Vec<u32>,
     /// Control and user-defined tokens by decreasing byte length.
@@ -41,43 +41,25 @@ impl Tokenizer {
     /// # Errors
     /// An unsupported model or pre-tokenizer, or a description that contradicts itself.
     pub fn new(spec: TokenizerSpec) -> Result<Self, TokenizerError> {
-        if spec.model != "gpt2" {
-            return Err(TokenizerError::UnsupportedModel { model: spec.model });
-        }
+        let vocabulary = Vocabulary::new(&spec.model, spec.tokens, spec.token_types)?;
         let pre = PreTokenizer::new(spec.pre.as_deref())?;
-        let vocab = spec.tokens.len();
-        if vocab == 0 {
-            return Err(TokenizerError::EmptyVocabulary);
-        }
-        let types = match spec.token_types.len() {
-            0 => vec![TokenType::Normal; vocab],
-            n if n == vocab => spec.token_types,
-            n => {
-                return Err(TokenizerError::TypeCount {
-                    tokens: vocab,
-                    types: n,
-                });
-            }
-        };
+        let (vocab, texts) = (vocabulary.num_tokens(), vocabulary.texts());
         for (role, id) in [("bos", spec.bos), ("eos", spec.eos), ("eot", spec.eot)] {
             if let Some(id) = id.filter(|&id| id as usize >= vocab) {
                 return Err(TokenizerError::IdOutOfRange { role, id, vocab });
             }
         }
-        let ids: HashMap<&str, u32> = spec.tokens.iter().map(String::as_str).zip(0..).collect();
+        let ids: HashMap<&str, u32> = texts.iter().map(String::as_str).zip(0..).collect();
         let bpe = Bpe::new(vocab, &ids, &spec.merges)?;
-        let mut specials: Vec<u32> = types
-            .iter()
-            .zip(0..)
-            .filter(|(kind, _)| matches!(kind, TokenType::Control | TokenType::UserDefined))
-            .map(|(_, id)| id)
-            .filter(|&id| !spec.tokens[id as usize].is_empty())
+        let is_cut = |kind| matches!(kind, Some(TokenType::Control | TokenType::UserDefined));
+        let mut specials: Vec<u32> = (0..vocab as u32)
+            .filter(|&id| is_cut(vocabulary.kind(id)) && !texts[id as usize].is_empty())
             .collect();
-        specials.sort_by_key(|&id| std::cmp::Reverse(spec.tokens[id as usize].len()));
+        specials.sort_by_key(|&id| std::cmp::Reverse(texts[id as usize].len()));
         let turn_ends = TURN_ENDS
             .iter()
             .filter_map(|&text| ids.get(text).copied())
-            .filter(|&id| types[id as usize] == TokenType::Control);
+            .filter(|&id| vocabulary.kind(id) == Some(TokenType::Control));
         let mut stop_ids: Vec<u32> = spec
             .eos
             .into_iter()
@@ -87,11 +69,10 @@ impl Tokenizer {
         stop_ids.sort_unstable();
         stop_ids.dedup();
         let mut by_text: Vec<u32> = (0..vocab as u32).collect();
-        by_text.sort_by_key(|&id| &spec.tokens[id as usize]);
+        by_text.sort_by_key(|&id| &texts[id as usize]);
         Ok(Self {
             adds_bos: spec.add_bos.unwrap_or(pre.is_llama3()),
-            tokens: spec.tokens,
-            types,
+            vocabulary,
             by_text,
             specials,
             bpe,
@@ -137,15 +118,7 @@ impl Tokenizer {
     /// unless `show_special`. `None` for an id outside the vocabulary.
     #[must_use]
     pub fn token_bytes(&self, id: u32, show_special: bool) -> Option<Cow<'_, [u8]>> {
-        let text = self.token_text(id)?;
-        Some(match self.types[id as usize] {
-            TokenType::Normal => Cow::Owned(alphabet::unspell(text)),
-            TokenType::UserDefined => Cow::Borrowed(text.as_bytes()),
-            TokenType::Control | TokenType::Unknown if show_special => {
-                Cow::Borrowed(text.as_bytes())
-            }
-            _ => Cow::Borrowed(&[]),
-        })
+        self.vocabulary.bytes(id, show_special)
     }
 
     /// Where each of `ids` ends in `text`, which they spell; a BOS before it that it does not spell ends where it begins. `None`
@@ -170,7 +143,7 @@ impl Tokenizer {
     /// How many tokens there are.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        self.tokens.len()
+        self.vocabulary.num_tokens()
     }
 
     /// The beginning-of-sequence token.
@@ -201,23 +174,24 @@ impl Tokenizer {
     /// The id of the token whose vocabulary text is `text`.
     #[must_use]
     pub fn token_id(&self, text: &str) -> Option<u32> {
+        let texts = self.vocabulary.texts();
         let after = self
             .by_text
-            .partition_point(|&id| self.tokens[id as usize].as_str() <= text);
+            .partition_point(|&id| texts[id as usize].as_str() <= text);
         let id = *self.by_text.get(after.checked_sub(1)?)?;
-        (self.tokens[id as usize] == text).then_some(id)
+        (texts[id as usize] == text).then_some(id)
     }
 
     /// The text of token `id` as the vocabulary has it (byte alphabet for normal tokens).
     #[must_use]
     pub fn token_text(&self, id: u32) -> Option<&str> {
-        self.tokens.get(id as usize).map(String::as_str)
+        self.vocabulary.text(id)
     }
 
     /// Whether `id` is a control or unknown token, which `decode` shows only on request.
     #[must_use]
     pub fn is_special(&self, id: u32) -> bool {
-        let kind = self.types.get(id as usize);
+        let kind = self.vocabulary.kind(id);
         matches!(kind, Some(TokenType::Control | TokenType::Unknown))
     }
 
@@ -225,8 +199,9 @@ impl Tokenizer {
     fn cut_specials<'t>(&self, text: &'t str, parse_special: bool) -> Vec<Fragment<'t>> {
         let mut fragments = vec![Fragment::Text(text)];
         for &id in &self.specials {
-            let special = self.tokens[id as usize].as_str();
-            let wanted = parse_special || self.types[id as usize] == TokenType::UserDefined;
+            let special = self.vocabulary.texts()[id as usize].as_str();
+            let is_text = self.vocabulary.kind(id) == Some(TokenType::UserDefined);
+            let wanted = parse_special || is_text;
             if !wanted || !text.contains(special) {
                 continue;
             }

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use gguf::{Array, GgufFile, GgufWriter, Value};
-use tokenizer::{Detokenizer, EncodeOptions, TokenType, Tokenizer, TokenizerError, TokenizerSpec};
+use tokenizer::{
+    Detokenizer, EncodeOptions, TokenType, Tokenizer, TokenizerError, TokenizerSpec,
+    VocabularyError,
+};
 
 const PLAIN: EncodeOptions = EncodeOptions {
     add_bos: false,
@@ -314,15 +317,15 @@ fn from_gguf_metadata() {
     let error = Tokenizer::from_gguf(gguf(&spec, types).metadata()).unwrap_err();
     assert!(matches!(
         error,
-        TokenizerError::UnknownTokenType { index: 3, value: 9 }
+        TokenizerError::Vocabulary(VocabularyError::UnknownTokenType { index: 3, value: 9 })
     ));
     let bytes = GgufWriter::new().to_bytes().unwrap();
     let empty = GgufFile::from_bytes("empty.gguf", bytes).unwrap();
     let error = Tokenizer::from_gguf(empty.metadata()).unwrap_err();
     assert!(matches!(
         error,
-        TokenizerError::MissingKey {
+        TokenizerError::Vocabulary(VocabularyError::MissingKey {
             key: "tokenizer.ggml.model"
-        }
+        })
     ));
 }

@@ -1,7 +1,8 @@
 //! The printable alphabet in which byte-level BPE vocabularies spell bytes.
 
 /// The character that stands for `byte`.
-pub(crate) fn byte_to_char(byte: u8) -> char {
+#[must_use]
+pub fn byte_to_char(byte: u8) -> char {
     if is_plain(byte) {
         return char::from(byte);
     }
@@ -14,7 +15,8 @@ pub(crate) fn byte_to_char(byte: u8) -> char {
 }
 
 /// The byte that `c` stands for, if it belongs to the alphabet.
-pub(crate) fn char_to_byte(c: char) -> Option<u8> {
+#[must_use]
+pub fn char_to_byte(c: char) -> Option<u8> {
     let code = u32::from(c);
     match code {
         0..=255 => u8::try_from(code).ok().filter(|&b| is_plain(b)),
@@ -26,12 +28,14 @@ pub(crate) fn char_to_byte(c: char) -> Option<u8> {
 }
 
 /// `bytes` spelled in the alphabet.
-pub(crate) fn spell(bytes: &[u8]) -> String {
+#[must_use]
+pub fn spell(bytes: &[u8]) -> String {
     bytes.iter().map(|&b| byte_to_char(b)).collect()
 }
 
 /// The bytes that `text` spells; characters outside the alphabet stand for themselves.
-pub(crate) fn unspell(text: &str) -> Vec<u8> {
+#[must_use]
+pub fn unspell(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for c in text.chars() {
         match char_to_byte(c) {

@@ -14,5 +14,5 @@ mod walk;
 
 pub use planner::{Acceptance, Planner, RoundOutcome};
 pub use proposal::Proposal;
-pub use tree::{DraftTree, TreeOptions};
+pub use tree::{DraftTree, MAX_TRIES, TreeOptions};
 pub use walk::accepted_path;

@@ -1,34 +1,54 @@
 //! Choosing a token from a row of logits.
 
 use generation::{GenerateRequest, Token, TopToken};
+use grammar::GrammarError;
 use sampling::{Sampler, Scratch, logprob, top_logprobs};
+
+use crate::constraint::{Constraint, Masked};
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Choice {
+    /// This token.
+    Token(Token),
+    /// Nothing: the answer is complete under its grammar.
+    End,
+}
 
 /// Buffers reused from draw to draw.
 #[derive(Debug, Default)]
 pub(crate) struct Chooser {
     scratch: Scratch,
-    /// A row without its stop tokens.
+    /// A row without what may not come.
     masked: Vec<f32>,
 }
 
 impl Chooser {
     /// Draws the token that follows `generated`. Log-probabilities are of `logits` (\[vocab\]) as they came.
+    ///
+    /// # Errors
+    /// Under `constraint` no token can follow, and no end.
     pub(crate) fn choose(
         &mut self,
         request: &GenerateRequest,
         sampler: &Sampler,
         logits: &[f32],
         generated: &[u32],
-    ) -> Token {
+        constraint: Option<&mut Constraint>,
+    ) -> Result<Choice, GrammarError> {
         let Self { scratch, masked } = self;
-        let row = if generated.len() < request.min_tokens as usize {
-            mask(masked, logits, &request.stop_ids)
-        } else {
-            logits
+        let may_stop = generated.len() >= request.min_tokens as usize;
+        let row = match constraint {
+            Some(constraint) => match constraint.mask(request, may_stop, logits, masked)? {
+                Masked::Row(row) => row,
+                Masked::End => return Ok(Choice::End),
+            },
+            None if may_stop => logits,
+            None => mask(masked, logits, &request.stop_ids),
         };
         // The draw is keyed by its place in the answer, so it does not matter which step makes it.
         let id = sampler.sample_token(row, generated, generated.len() as u64, scratch);
-        Self::take(request, logits, id)
+        Ok(Choice::Token(Self::take(request, logits, id)))
     }
 
     /// The token `id`, with what the request wants to know of it.
@@ -91,7 +111,20 @@ mod tests {
 
     fn choose(request: &GenerateRequest, generated: &[u32]) -> Token {
         let sampler = Sampler::new(request.sampling.clone());
-        Chooser::default().choose(request, &sampler, &LOGITS, generated)
+        chosen(request, &sampler, &LOGITS, generated)
+    }
+
+    fn chosen(
+        request: &GenerateRequest,
+        sampler: &Sampler,
+        logits: &[f32],
+        generated: &[u32],
+    ) -> Token {
+        let choice = Chooser::default().choose(request, sampler, logits, generated, None);
+        let Ok(Choice::Token(token)) = choice else {
+            panic!("{choice:?}");
+        };
+        token
     }
 
     #[test]
@@ -134,7 +167,7 @@ mod tests {
         let sampler = Sampler::new(request.sampling.clone());
         for place in 0..20 {
             let generated = vec![0; place];
-            let token = Chooser::default().choose(&request, &sampler, &[0.0; 4], &generated);
+            let token = chosen(&request, &sampler, &[0.0; 4], &generated);
             // Of four equal tokens, the one whose quarter the number falls into.
             let quarter = (4.0 * sampling::uniform(5, place as u64)) as u32;
             assert_eq!(token.id, quarter, "place {place}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use generation::{GenerateError, GenerateRequest, ModelDescription, WorkerStats};
+use grammar::Matcher;
 
 use crate::drafter::Drafter;
 use crate::lease::DrafterLease;
@@ -21,14 +22,31 @@ impl EngineHandle {
         Self { shared }
     }
 
-    /// Asks for an answer. Never waits: the request is refused at once, or its events come on the stream.
+    /// Asks for an answer to a request without a grammar. Never waits: the request is refused at once, or its events come on the stream.
     ///
     /// # Errors
     /// As [`GenerateRequest::check`]; [`GenerateError::QueueFull`]; [`GenerateError::ShuttingDown`];
-    /// [`GenerateError::Model`] where the engine thread is gone.
+    /// [`GenerateError::Model`] where the engine thread is gone; [`GenerateError::Grammar`] where there is one.
     pub fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+        if request.grammar.is_some() {
+            let words = "nobody has read it".to_owned();
+            return Err(GenerateError::Grammar(words));
+        }
         request.check(&self.shared.description)?;
-        self.shared.push(request)
+        self.shared.push(request, None)
+    }
+
+    /// As [`EngineHandle::generate`], for a request whose grammar is at its beginning in `matcher`.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::generate`].
+    pub fn generate_within(
+        &self,
+        request: GenerateRequest,
+        matcher: Matcher,
+    ) -> Result<GenerateStream, GenerateError> {
+        request.check(&self.shared.description)?;
+        self.shared.push(request, Some(matcher))
     }
 
     /// Gives the engine a draft to speculate with, in place of the one it has. It takes it at its next step; none of

@@ -10,6 +10,7 @@
 mod choice;
 mod clock;
 mod config;
+mod constraint;
 mod counters;
 mod disk;
 mod drafter;

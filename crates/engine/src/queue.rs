@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use generation::{GenerateError, GenerateRequest};
+use grammar::Matcher;
 
 use crate::stream::EventSender;
 
@@ -11,6 +12,8 @@ use crate::stream::EventSender;
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub request: GenerateRequest,
+    /// The request's grammar at its beginning.
+    pub matcher: Option<Matcher>,
     pub events: EventSender,
 }
 

@@ -4,11 +4,14 @@ use generation::{
     FinishReason, GenerateError, GenerateEvent, GenerateRequest, ThinkingLimit, ThinkingTracker,
     Timings, Token,
 };
+use grammar::GrammarError;
 use models::{Answer, BatchSegment, LogitsWanted, SequenceId};
 use sampling::Sampler;
+use speculative::{DraftTree, Proposal};
 
-use crate::choice::Chooser;
+use crate::choice::{Choice, Chooser};
 use crate::clock::Clock;
+use crate::constraint::Constraint;
 use crate::prefixes::Marks;
 use crate::queue::Waiting;
 use crate::scheduler::Need;
@@ -44,6 +47,15 @@ pub(crate) struct Place {
     pub pages: usize,
 }
 
+/// What plain decoding beside a sequence needs to know.
+#[derive(Debug)]
+struct Plain {
+    /// Fingerprint of the logits that each generated token was chosen from.
+    fingerprints: Vec<u64>,
+    /// The grammar, as far as plain decoding has come.
+    constraint: Option<Constraint>,
+}
+
 /// A request with a place in the model.
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -67,9 +79,12 @@ pub(crate) struct Sequence {
     clock: Clock,
     /// Tokens chosen that the caller has not been told.
     unsent: Vec<Token>,
-    /// Fingerprint of the logits that each generated token was chosen from, where tokens are held against plain
-    /// decoding.
-    fingerprints: Option<Vec<u64>>,
+    /// Its grammar, if it has one.
+    constraint: Option<Constraint>,
+    /// Tokens of the answer before those that the grammar is about; `None` as long as there are only such.
+    grammar_from: Option<usize>,
+    /// What plain decoding beside it needs to know, where tokens are held against that.
+    plain: Option<Plain>,
     pub drafting: Drafting,
     pub marks: Marks,
 }
@@ -85,13 +100,22 @@ impl Sequence {
     ) -> Self {
         let Waiting {
             mut request,
+            matcher,
             events,
         } = waiting;
         let tokens = std::mem::take(&mut request.prompt);
         let prompt_len = tokens.len();
         let last_len = prompt_len + max_new_tokens;
         let max_len = last_len.min(prompt_len + request.max_tokens as usize);
-        let thinking = request.thinking.take().map(ThinkingTracker::new);
+        let thinking = request.thinking.take();
+        let starts_inside = thinking.as_ref().is_some_and(|limit| limit.starts_inside);
+        let constraint = matcher.map(Constraint::new);
+        let is_complete = constraint.as_ref().is_some_and(Constraint::can_only_end);
+        let reason = match (max_len == prompt_len, is_complete && !starts_inside) {
+            (true, _) => Some(FinishReason::Length),
+            (_, true) => Some(FinishReason::Stop),
+            _ => None,
+        };
         let sequence = Self {
             place,
             sampler: Sampler::new(request.sampling.clone()),
@@ -102,12 +126,14 @@ impl Sequence {
             cached: marks.last,
             max_len,
             last_len,
-            thinking,
+            thinking: thinking.map(ThinkingTracker::new),
             request,
-            ending: (max_len == prompt_len).then_some(Ending::Finished(FinishReason::Length)),
+            ending: reason.map(Ending::Finished),
             clock: Clock::start(),
             unsent: Vec::new(),
-            fingerprints: None,
+            constraint,
+            grammar_from: (!starts_inside).then_some(0),
+            plain: None,
             drafting,
             marks,
         };
@@ -120,13 +146,16 @@ impl Sequence {
 
     /// Keeps what [`crate::shadow`] compares.
     pub(crate) fn keep_fingerprints(&mut self) {
-        self.fingerprints = Some(Vec::new());
+        self.plain = Some(Plain {
+            fingerprints: Vec::new(),
+            constraint: self.constraint.as_ref().map(Constraint::independent),
+        });
     }
 
     /// Fingerprint of the logits that the token at `position` was chosen from, if they are kept.
     pub(crate) fn fingerprint(&self, position: usize) -> Option<u64> {
         let place = position.checked_sub(self.prompt_len)?;
-        self.fingerprints.as_ref()?.get(place).copied()
+        self.plain.as_ref()?.fingerprints.get(place).copied()
     }
 
     /// Rows that the next step can give it.
@@ -211,7 +240,11 @@ impl Sequence {
     /// Whether the likeliest token is all that it needs to know.
     fn wants_best(&self) -> bool {
         let generated = self.tokens.len() - self.prompt_len;
-        self.fingerprints.is_none()
+        // A tree may reach behind the reasoning that comes before a grammar, a single row does not.
+        let is_free = self.constraint.is_none()
+            || (self.grammar_from.is_none() && self.drafting.tree.is_none());
+        self.plain.is_none()
+            && is_free
             && !self.request.logprobs
             && self.request.top_logprobs == 0
             && generated >= self.request.min_tokens as usize
@@ -234,34 +267,84 @@ impl Sequence {
     pub(crate) fn extend(&mut self, answer: Answer<'_>, chooser: &mut Chooser) -> Option<u32> {
         let generated = &self.tokens[self.prompt_len..];
         let forced = self.thinking.as_ref().and_then(ThinkingTracker::forced);
-        let token = match (answer, forced) {
-            (Answer::Best(best), forced) => Token {
+        let choice = match (answer, forced) {
+            (Answer::Best(best), forced) => Ok(Choice::Token(Token {
                 id: forced.unwrap_or(best),
                 logprob: 0.0,
                 top: Vec::new(),
-            },
+            })),
             (Answer::Logits(logits), forced) => {
-                if let Some(kept) = &mut self.fingerprints {
-                    kept.push(fingerprint(logits));
+                if let Some(plain) = &mut self.plain {
+                    plain.fingerprints.push(fingerprint(logits));
                 }
+                let from = self.grammar_from;
+                let constraint = self.constraint.as_mut().filter(|_| from.is_some());
                 match forced {
-                    Some(id) => Chooser::take(&self.request, logits, id),
-                    None => chooser.choose(&self.request, &self.sampler, logits, generated),
+                    Some(id) => Ok(Choice::Token(Chooser::take(&self.request, logits, id))),
+                    None => {
+                        let (request, sampler) = (&self.request, &self.sampler);
+                        chooser.choose(request, sampler, logits, generated, constraint)
+                    }
                 }
             }
         };
+        match choice {
+            Ok(Choice::Token(token)) => self.push(token, forced.is_some()),
+            Ok(Choice::End) => self.end(Ending::Finished(FinishReason::Stop)),
+            Err(error) => self.end(stuck(&error)),
+        }
+        let newest = self.tokens.last().copied();
+        newest.filter(|_| self.ending.is_none())
+    }
+
+    fn push(&mut self, token: Token, is_forced: bool) {
         let id = token.id;
         self.clock.token();
         self.tokens.push(id);
         self.unsent.push(token);
         let is_degenerate = self.note_thinking(id);
-        if forced.is_none() && self.request.stop_ids.contains(&id) {
-            self.end(Ending::Finished(FinishReason::Stop));
-        } else if is_degenerate || self.tokens.len() == self.max_len {
+        if !is_forced && self.request.stop_ids.contains(&id) {
+            return self.end(Ending::Finished(FinishReason::Stop));
+        }
+        self.note_grammar(id);
+        if is_degenerate || self.tokens.len() == self.max_len {
             // The last token needs no place in the context: nothing follows it.
             self.end(Ending::Finished(FinishReason::Length));
         }
-        self.ending.is_none().then_some(id)
+    }
+
+    /// What a proposal becomes: of its tokens those that may come.
+    pub(crate) fn grow(&self, proposal: &Proposal) -> DraftTree {
+        let constraint = self.constraint.as_ref();
+        let branch = constraint.filter(|_| self.grammar_from.is_some());
+        let branch = branch.map(Constraint::branch);
+        self.drafting.grow(proposal, branch)
+    }
+
+    /// Whether not every token may come next.
+    pub(crate) fn is_constrained(&self) -> bool {
+        self.constraint.is_some()
+    }
+
+    /// Follows the grammar, which begins behind the reasoning.
+    fn note_grammar(&mut self, id: u32) {
+        let is_reasoning = self.thinking.as_ref().is_some_and(ThinkingTracker::is_open);
+        let Some(constraint) = &mut self.constraint else {
+            return;
+        };
+        let is_complete = match self.grammar_from {
+            Some(_) => constraint.advance(id),
+            None if is_reasoning => return,
+            None => {
+                self.grammar_from = Some(self.tokens.len() - self.prompt_len);
+                Ok(constraint.can_only_end())
+            }
+        };
+        match is_complete {
+            Ok(true) => self.end(Ending::Finished(FinishReason::Stop)),
+            Ok(false) => {}
+            Err(error) => self.end(stuck(&error)),
+        }
     }
 
     /// Follows the reasoning; whether the answer behind a forced close runs in a loop.
@@ -291,21 +374,35 @@ impl Sequence {
         }
     }
 
-    /// The token that plain decoding chooses at `position`, where `logits` are those of the token before it.
+    /// The token that plain decoding chooses at `position`, where `logits` are those of the token before it. `None`: none. Called
+    /// for one position after the other.
     pub(crate) fn chosen_plainly(
-        &self,
+        &mut self,
         position: usize,
         logits: &[f32],
         chooser: &mut Chooser,
-    ) -> u32 {
+    ) -> Option<u32> {
         let generated = &self.tokens[self.prompt_len..position];
         let thinking = self.thinking.as_ref();
         if let Some(forced) = thinking.and_then(|thinking| thinking.forced_at(generated.len())) {
-            return forced;
+            return Some(forced);
         }
-        chooser
-            .choose(&self.request, &self.sampler, logits, generated)
-            .id
+        let has_begun = self
+            .grammar_from
+            .is_some_and(|from| from <= generated.len());
+        let mut constraint = self.plain.as_mut()?.constraint.as_mut();
+        constraint = constraint.filter(|_| has_begun);
+        let grammar = constraint.as_deref_mut();
+        let choice = chooser.choose(&self.request, &self.sampler, logits, generated, grammar);
+        let Ok(Choice::Token(token)) = choice else {
+            return None;
+        };
+        let is_stop = self.request.stop_ids.contains(&token.id);
+        if let Some(constraint) = constraint.filter(|_| !is_stop) {
+            // Where it fails, the sequence has failed there as well.
+            constraint.advance(token.id).ok()?;
+        }
+        Some(token.id)
     }
 
     /// Prompt, then what was generated.
@@ -373,6 +470,10 @@ impl Sequence {
         // Fails where the caller left, which the next step sees.
         let _ = self.events.send(event);
     }
+}
+
+fn stuck(error: &GrammarError) -> Ending {
+    Ending::Failed(GenerateError::GrammarStuck(error.to_string()))
 }
 
 /// Lengths are bounded by the context, which is a `u32`.

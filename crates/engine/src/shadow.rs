@@ -33,7 +33,7 @@ impl Shadows {
     pub fn check(
         &mut self,
         model: &mut Model,
-        sequence: &Sequence,
+        sequence: &mut Sequence,
         counters: &SpeculationCounters,
     ) -> Result<(), ModelError> {
         if sequence.tokens().len() == sequence.prompt_len() {
@@ -50,9 +50,8 @@ impl Shadows {
         };
         // Before it is fed: a step that fails must not lose it.
         self.sequences.insert(sequence.place.id, shadow);
-        let tokens = sequence.tokens();
         // All but the newest token, which has not been fed to the sequence either.
-        while shadow.fed + 1 < tokens.len() {
+        while shadow.fed + 1 < sequence.tokens().len() {
             let in_prompt = sequence.prompt_len().saturating_sub(shadow.fed);
             let rows = in_prompt.clamp(1, model.max_batch_rows());
             let known = shadow.fed + rows < sequence.prompt_len();
@@ -60,7 +59,7 @@ impl Shadows {
             let output = model.forward(&Batch {
                 segments: vec![BatchSegment {
                     sequence: shadow.id,
-                    tokens: tokens[shadow.fed..end].to_vec(),
+                    tokens: sequence.tokens()[shadow.fed..end].to_vec(),
                     parents: Vec::new(),
                     advance: true,
                     logits: if known {
@@ -73,10 +72,11 @@ impl Shadows {
             })?;
             shadow.fed = end;
             self.sequences.insert(sequence.place.id, shadow);
-            if let Some(chosen) = tokens.get(end).filter(|_| !known) {
+            let chosen = sequence.tokens().get(end).copied();
+            if let Some(chosen) = chosen.filter(|_| !known) {
                 let plain = sequence.chosen_plainly(end, &output.logits, &mut self.chooser);
                 let same_logits = sequence.fingerprint(end) == Some(fingerprint(&output.logits));
-                let differs = plain != *chosen || !same_logits;
+                let differs = plain != Some(chosen) || !same_logits;
                 if differs {
                     tracing::error!(
                         position = end,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use generation::{
     GenerateError, GenerateRequest, MemoryStats, ModelDescription, PrefixCacheStats, WorkerStats,
 };
+use grammar::Matcher;
 use tokio::sync::watch;
 
 use crate::config::EngineConfig;
@@ -68,12 +69,20 @@ impl Shared {
         self.counters.cancelled_requests.add(queue.drop_cancelled());
     }
 
-    /// Puts a request into the queue.
-    pub(crate) fn push(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+    /// Puts a request into the queue, with its grammar at its beginning.
+    pub(crate) fn push(
+        &self,
+        request: GenerateRequest,
+        matcher: Option<Matcher>,
+    ) -> Result<GenerateStream, GenerateError> {
         let (events, stream) = GenerateStream::new();
         let mut queue = self.queue();
         self.drop_cancelled(&mut queue);
-        queue.push(Waiting { request, events })?;
+        queue.push(Waiting {
+            request,
+            matcher,
+            events,
+        })?;
         drop(queue);
         self.wake.notify_one();
         Ok(stream)

@@ -241,9 +241,8 @@ impl Speculator {
         let decoding = running.iter().filter(|s| s.is_decoding()).count();
         let mut trees = Vec::new();
         for (place, sequence) in running.iter_mut().enumerate() {
-            let drafting = &mut sequence.drafting;
-            if let Some(proposal) = drafting.proposal.take() {
-                trees.push((place, drafting.grow(&proposal)));
+            if let Some(proposal) = sequence.drafting.proposal.take() {
+                trees.push((place, sequence.grow(&proposal)));
             }
         }
         if trees.is_empty() {
@@ -347,6 +346,7 @@ impl Speculator {
         let asked_at = Instant::now();
         for sequence in eligible {
             let (position, anchor) = sequence.anchor();
+            let is_constrained = sequence.is_constrained();
             let draftable = sequence.draftable();
             let drafting = &mut sequence.drafting;
             let Some(tail) = drafting.tail.as_ref().filter(|tail| tail.end() == position) else {
@@ -359,7 +359,7 @@ impl Speculator {
                 anchor,
                 position,
                 depth: shape.depth.min(draftable),
-                top_k: drafting.top_k().min(shape.max_top_k),
+                top_k: drafting.top_k(is_constrained).min(shape.max_top_k),
             };
             if drafting.fed_to == position && drafter.ask(drafting.id, ask)? {
                 drafting.asked_at = Some(position);

@@ -18,7 +18,12 @@ fn waiting(name: &str) -> (Waiting, GenerateStream) {
         thinking: None,
         grammar: None,
     };
-    (Waiting { request, events }, stream)
+    let waiting = Waiting {
+        request,
+        matcher: None,
+        events,
+    };
+    (waiting, stream)
 }
 
 fn push(queue: &mut Queue, name: &str) -> Result<GenerateStream, GenerateError> {

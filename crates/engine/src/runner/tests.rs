@@ -57,7 +57,7 @@ fn push(runner: &Runner, prompt_tokens: u32) -> GenerateStream {
         thinking: None,
         grammar: None,
     };
-    runner.shared.push(request).unwrap()
+    runner.shared.push(request, None).unwrap()
 }
 
 /// The last event of a stream whose request has ended.

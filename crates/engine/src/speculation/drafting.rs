@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use generation::{SpeculationConfig, SpeculationMode, SpeculationStats, SpeculationTimings};
-use speculative::{Acceptance, DraftTree, Proposal, TreeOptions};
+use grammar::Branch;
+use speculative::{Acceptance, DraftTree, MAX_TRIES, Proposal, TreeOptions};
 
 use super::features::FeatureTail;
 
@@ -62,26 +63,38 @@ impl Drafting {
         self.config.mode == SpeculationMode::Auto
     }
 
-    /// Tokens wanted per position.
-    pub fn top_k(&self) -> usize {
+    /// Tokens wanted per position. A chain has one of them, and under a grammar the likeliest may not be the one.
+    pub fn top_k(&self, is_constrained: bool) -> usize {
         match self.config.mode {
+            SpeculationMode::Chain if is_constrained => MAX_TRIES,
             SpeculationMode::Chain => 1,
             _ => self.max_nodes,
         }
     }
 
-    /// What a proposal becomes.
-    pub fn grow(&self, proposal: &Proposal) -> DraftTree {
+    /// What a proposal becomes; with `branch` of the tokens only that may come.
+    pub fn grow(&self, proposal: &Proposal, branch: Option<Branch>) -> DraftTree {
+        let Some(mut branch) = branch else {
+            return self.grow_where(proposal, |_, _, _| true);
+        };
+        self.grow_where(proposal, |tree, parent, token| {
+            branch.allows(&tree.path(parent), token)
+        })
+    }
+
+    fn grow_where(
+        &self,
+        proposal: &Proposal,
+        may_follow: impl FnMut(&DraftTree, usize, u32) -> bool,
+    ) -> DraftTree {
         if self.config.mode == SpeculationMode::Chain {
-            let mut chain = DraftTree::chain(proposal);
-            chain.truncate(self.max_nodes);
-            return chain;
+            return DraftTree::chain_where(proposal, self.max_nodes, may_follow);
         }
         let options = TreeOptions {
             budget: self.max_nodes,
             chain_seed: false,
         };
-        DraftTree::grow(proposal, options)
+        DraftTree::grow_where(proposal, options, may_follow)
     }
 
     /// Rows that its next step computes for the draft.

@@ -19,6 +19,7 @@ use sampling::SamplingParams;
 pub mod conversations;
 pub mod gated;
 pub mod in_process;
+pub mod matching;
 pub mod scripted;
 
 use gated::{Gate, GatedDevice};

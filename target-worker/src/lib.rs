@@ -8,6 +8,7 @@ mod attach;
 mod config;
 mod disk;
 mod earlier;
+mod grammars;
 mod load;
 mod remote_drafter;
 mod role;

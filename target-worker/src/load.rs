@@ -14,6 +14,7 @@ use worker_api::{LaterStage, SpeculationDescription, StageDescription};
 
 use crate::config::{Config, context_length};
 use crate::disk::disk_cache;
+use crate::grammars::GrammarReader;
 use crate::split::{Stage, layer_words};
 
 /// A stage of a model on its device; the only one, where the model is not split.
@@ -94,6 +95,7 @@ fn not_loaded(config: &Config, file: &GgufFile, stage: &Stage, error: ModelError
 pub(crate) struct Started {
     pub engine: Engine,
     pub speculates: SpeculationDescription,
+    pub grammars: GrammarReader,
     /// Of the model's last layers.
     pub device: Arc<dyn Device>,
 }
@@ -137,11 +139,13 @@ pub(crate) fn start_engine(
         num_layers: u32::try_from(model.config().num_layers).context("layers")?,
         transports: available(device.channel_device().and_then(ChannelDevice::transport)),
     };
+    let grammars = GrammarReader::new(file, model.config().vocab_size);
     let disk = disk_cache(config, &sizes, file, &model).context("kv-cache-dir")?;
     let engine = Engine::start(model, description, sizes, disk).context("starting the engine")?;
     Ok(Started {
         engine,
         speculates,
+        grammars,
         device,
     })
 }

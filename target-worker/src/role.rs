@@ -49,11 +49,13 @@ pub async fn run(
     ));
     let _stopped = stop.clone().drop_guard();
     let Some(Loaded {
-        started: Started {
-            engine,
-            speculates,
-            device,
-        },
+        started:
+            Started {
+                engine,
+                speculates,
+                grammars,
+                device,
+            },
         mut earlier,
     }) = load(config, file, progress, &server, &shutdown).await?
     else {
@@ -72,6 +74,7 @@ pub async fn run(
     server.set_engine(Served {
         engine: handle.clone(),
         speculates,
+        grammars,
         device,
     });
     ready.cancel();

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use engine::{EngineHandle, GenerateStream};
-use generation::{MemoryStats, WorkerStats};
+use generation::{GenerateError, GenerateRequest, MemoryStats, WorkerStats};
 use kernels::Device;
 use models::LoadProgress;
 use proto::target::v1 as wire;
@@ -22,12 +22,14 @@ use worker_api::{
 };
 
 use crate::attach::{attach, until_lost};
+use crate::grammars::GrammarReader;
 use crate::watch::{Rounds, rounds};
 
 /// What is there once the model is loaded.
 pub(crate) struct Served {
     pub engine: EngineHandle,
     pub speculates: SpeculationDescription,
+    pub grammars: GrammarReader,
     pub device: Arc<dyn Device>,
 }
 
@@ -37,8 +39,21 @@ impl fmt::Debug for Served {
         f.debug_struct("Served")
             .field("engine", &self.engine)
             .field("speculates", &self.speculates)
+            .field("grammars", &self.grammars)
             .field("device", &device)
             .finish()
+    }
+}
+
+impl Served {
+    /// Hands a request to the engine, its grammar read before.
+    async fn generate(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+        let Some(grammar) = &request.grammar else {
+            return self.engine.generate(request);
+        };
+        request.check(self.engine.description())?;
+        let matcher = self.grammars.read(grammar.clone()).await?;
+        self.engine.generate_within(request, matcher)
     }
 }
 
@@ -111,6 +126,7 @@ impl Target for TargetServer {
             engine,
             speculates,
             device,
+            ..
         } = self.loaded()?;
         let session = request.into_inner().session.unwrap_or_default();
         let session = session_from_proto(session).map_err(|error| session_status(&error))?;
@@ -132,12 +148,12 @@ impl Target for TargetServer {
         &self,
         request: Request<wire::GenerateRequest>,
     ) -> Result<Response<Events>, Status> {
-        let engine = self.engine()?;
+        let served = self.loaded()?;
         let request = request_from_proto(request.into_inner())
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let request_id = request.request_id.clone();
         let prompt_tokens = request.prompt.len();
-        let answer = engine.generate(request).map_err(|error| {
+        let answer = served.generate(request).await.map_err(|error| {
             tracing::debug!(request_id, prompt_tokens, %error, "refused");
             to_status(&error)
         })?;

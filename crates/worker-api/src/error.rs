@@ -6,6 +6,9 @@ pub enum WorkerError {
     /// The request must be changed.
     #[error("{0}")]
     Invalid(String),
+    /// The grammar that the answer has to match must be changed.
+    #[error("{0}")]
+    Grammar(String),
     /// The prompt leaves no room in the context.
     #[error("{0}")]
     PromptTooLong(String),

@@ -12,6 +12,7 @@ use crate::prefill::CompressError;
 /// Tells apart what one status code cannot.
 const DETAIL: &str = "tandem-error";
 const PROMPT_TOO_LONG: &str = "prompt-too-long";
+const GRAMMAR: &str = "grammar";
 const UNREACHABLE: &str = "channel-unreachable";
 
 /// The status that a worker answers with.
@@ -32,8 +33,12 @@ pub fn to_status(error: &GenerateError) -> Status {
         GenerateError::Model(_) => Code::Internal,
     };
     let mut status = Status::new(code, error.to_string());
-    if matches!(error, GenerateError::PromptTooLong { .. }) {
-        note_too_long(&mut status);
+    match error {
+        GenerateError::PromptTooLong { .. } => note(&mut status, PROMPT_TOO_LONG),
+        GenerateError::GrammarTooLong { .. }
+        | GenerateError::Grammar(_)
+        | GenerateError::GrammarStuck(_) => note(&mut status, GRAMMAR),
+        _ => {}
     }
     status
 }
@@ -49,13 +54,13 @@ pub fn compress_status(error: &CompressError) -> Status {
     };
     let mut status = Status::new(code, error.to_string());
     if matches!(error, CompressError::PromptTooLong { .. }) {
-        note_too_long(&mut status);
+        note(&mut status, PROMPT_TOO_LONG);
     }
     status
 }
 
-fn note_too_long(status: &mut Status) {
-    let detail = MetadataValue::from_static(PROMPT_TOO_LONG);
+fn note(status: &mut Status, detail: &'static str) {
+    let detail = MetadataValue::from_static(detail);
     status.metadata_mut().insert(DETAIL, detail);
 }
 
@@ -69,8 +74,7 @@ pub fn session_status(error: &SessionError) -> Status {
     };
     let mut status = Status::new(code, error.to_string());
     if matches!(error, SessionError::Unreachable(_)) {
-        let detail = MetadataValue::from_static(UNREACHABLE);
-        status.metadata_mut().insert(DETAIL, detail);
+        note(&mut status, UNREACHABLE);
     }
     status
 }
@@ -111,6 +115,9 @@ pub(crate) fn worker_error(status: &Status, worker: &str) -> WorkerError {
         Code::InvalidArgument if detail.is_some_and(|detail| detail == PROMPT_TOO_LONG) => {
             WorkerError::PromptTooLong(message)
         }
+        Code::InvalidArgument if detail.is_some_and(|detail| detail == GRAMMAR) => {
+            WorkerError::Grammar(message)
+        }
         Code::InvalidArgument | Code::NotFound | Code::OutOfRange => WorkerError::Invalid(message),
         Code::ResourceExhausted => WorkerError::QueueFull(message),
         Code::Unavailable
@@ -149,6 +156,12 @@ mod tests {
             context_length: 8,
         };
         check(too_long, WorkerError::PromptTooLong);
+        for error in [GenerateError::Grammar, GenerateError::GrammarStuck] {
+            check(error("no regex".to_owned()), WorkerError::Grammar);
+        }
+        let (bytes, limit) = (9, 8);
+        let too_long = GenerateError::GrammarTooLong { bytes, limit };
+        check(too_long, WorkerError::Grammar);
         check(
             GenerateError::QueueFull { limit: 3 },
             WorkerError::QueueFull,

@@ -90,7 +90,10 @@ impl Answers {
         let deadlines = Deadlines::new(state.config.times, requests.len(), record.started);
         let mut events = StreamMap::with_capacity(requests.len());
         for (index, request) in requests.into_iter().enumerate() {
-            let stream: Events = Box::pin(state.target.generate(request).await?);
+            let stream: Events = {
+                let started = state.target.generate(request).await;
+                Box::pin(started.map_err(|error| plan.blame(error))?)
+            };
             events.insert(index, stream);
         }
         let prompt_tokens: usize = plan.prompts.iter().map(|(prompt, _)| prompt.len()).sum();

@@ -13,7 +13,7 @@ use crate::calling::Calling;
 use crate::config::DefaultThinking;
 use crate::error::RouterError;
 use crate::history::drop_attribution;
-use crate::plan::AnswersPlan;
+use crate::plan::{AnswersPlan, AskedGrammar};
 use crate::state::{State, Words};
 use crate::target::Target;
 
@@ -94,7 +94,7 @@ pub(crate) fn plan<T: Target>(
         choice: &request.tool_choice,
         is_parallel: request.parallel_tool_calls,
     };
-    let grammar = calling.grammar(words);
+    let calls_grammar = calling.grammar(words);
     // An answer that has to call has no other beginning, unless the prompt has begun its reasoning.
     let is_forced = calling.is_forced();
     let calls = (!request.tools.is_empty()).then(|| CallPlan {
@@ -115,14 +115,23 @@ pub(crate) fn plan<T: Target>(
     let compression = compressor
         .and_then(|compressor| compressor.job(asked, &input, &prompt, &ids, history_tokens));
     let splits = start == ReasoningStart::Inside || words.tokenizer.token_id("</think>").is_some();
+    let must_match = calls_grammar.is_none() && request.response_format.is_some();
+    let of_calls = |grammar| AskedGrammar {
+        grammar,
+        field: "tools".to_owned(),
+    };
+    // Calls that have a grammar leave no room for another one.
+    let format = request.response_format.map(AskedGrammar::from);
+    let grammar = calls_grammar.map(of_calls).or(format);
     let answer = AnswerPlan {
         stop: request.options.stop.clone(),
         include_stop: request.options.include_stop,
         stop_ids: words.stop_ids(request.options.ignore_eos),
+        // Text that has to match is no reasoning, whatever marks stand in it.
         reasoning: splits
             .then_some(start)
-            .filter(|start| !is_forced || *start == ReasoningStart::Inside),
-        calls,
+            .filter(|start| *start == ReasoningStart::Inside || !(is_forced || must_match)),
+        calls: calls.filter(|_| !must_match),
         logprobs: request.top_logprobs.is_some(),
     };
     Ok(AnswersPlan {

@@ -32,6 +32,8 @@ pub(crate) enum RouterError {
         "the chat template does not show what the last message says, so that no answer can go on with it"
     )]
     NotContinuable,
+    #[error("`{field}`: {message}")]
+    Grammar { field: String, message: String },
     #[error("the server is shutting down")]
     Draining,
     #[error("the body is longer than {limit} bytes")]

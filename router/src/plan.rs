@@ -1,8 +1,9 @@
 //! From what a request asks to the calls that the target gets.
 
-use api_types::{AnswerOptions, ThinkingOptions};
-use generation::{GenerateRequest, Grammar};
+use api_types::{AnswerOptions, FormatGrammar, ResponseFormat, ThinkingOptions};
+use generation::{GenerateError, GenerateRequest, Grammar};
 use sampling::SamplingParams;
+use worker_api::WorkerError;
 
 use crate::answer::AnswerPlan;
 use crate::compression::Job;
@@ -19,7 +20,7 @@ pub(crate) struct AnswersPlan {
     /// Leading tokens of a prompt that the next turn of a conversation begins with as well; 0: not known.
     pub history_tokens: u32,
     /// What each answer has to match.
-    pub grammar: Option<Grammar>,
+    pub grammar: Option<AskedGrammar>,
     /// The only prompt, where it may be made shorter.
     pub compression: Option<Job>,
     pub options: AnswerOptions,
@@ -28,7 +29,43 @@ pub(crate) struct AnswersPlan {
     pub top_logprobs: Option<u32>,
 }
 
+/// A grammar, and which field of the request asks for it.
+#[derive(Debug, Clone)]
+pub(crate) struct AskedGrammar {
+    pub grammar: Grammar,
+    pub field: String,
+}
+
+impl From<ResponseFormat> for AskedGrammar {
+    fn from(format: ResponseFormat) -> Self {
+        let grammar = match format.grammar {
+            FormatGrammar::JsonSchema(text) => Grammar::JsonSchema(text),
+            FormatGrammar::Regex(text) => Grammar::Regex(text),
+            FormatGrammar::Lark(text) => Grammar::Lark(text),
+        };
+        let field = format.field;
+        Self { grammar, field }
+    }
+}
+
 impl AnswersPlan {
+    /// An error of the answers, with the field that is to blame where that is the grammar's.
+    pub fn blame(&self, error: impl Into<RouterError>) -> RouterError {
+        let error = error.into();
+        let is_grammars = matches!(
+            error,
+            RouterError::Worker(WorkerError::Grammar(_))
+                | RouterError::Generate(GenerateError::GrammarTooLong { .. })
+        );
+        match &self.grammar {
+            Some(asked) if is_grammars => RouterError::Grammar {
+                field: asked.field.clone(),
+                message: error.to_string(),
+            },
+            _ => error,
+        }
+    }
+
     /// The calls that the plan comes to.
     pub async fn requests<T: Target>(
         &self,
@@ -52,9 +89,9 @@ impl AnswersPlan {
                 top_logprobs: self.top_logprobs.unwrap_or(0),
                 speculation: None,
                 thinking: None,
-                grammar: self.grammar.clone(),
+                grammar: self.grammar.as_ref().map(|asked| asked.grammar.clone()),
             };
-            request.check(model)?;
+            request.check(model).map_err(|error| self.blame(error))?;
             let room = model.context_length.saturating_sub(prompt.len() as u32);
             let allowance = policy.rules.allow(&self.thinking, options.max_tokens, room);
             request.max_tokens = allowance.max_tokens;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use crate::compression::CompressionOptions;
 use crate::error::RequestError;
 use crate::fields::{Above, Fields, shown};
+use crate::format::ResponseFormat;
 use crate::messages;
 use crate::options::AnswerOptions;
 use crate::thinking::ThinkingOptions;
@@ -43,6 +44,8 @@ pub struct ChatRequest {
     pub thinking: ThinkingOptions,
     /// Further variables of the template; they have the last word there.
     pub template_kwargs: Map<String, Value>,
+    /// What the answer has to match.
+    pub response_format: Option<ResponseFormat>,
     /// Log-probabilities wanted, and of how many alternatives.
     pub top_logprobs: Option<u32>,
     /// Whether the prompt is made shorter.
@@ -77,11 +80,11 @@ impl ChatRequest {
             continue_final_message,
             thinking: ThinkingOptions::take(&mut fields)?,
             template_kwargs: fields.object("chat_template_kwargs")?.unwrap_or_default(),
+            response_format: ResponseFormat::take(&mut fields)?,
             top_logprobs: take_logprobs(&mut fields)?,
             compression: CompressionOptions::take(&mut fields)?,
             options: AnswerOptions::take(&mut fields)?,
         };
-        check_response_format(&mut fields)?;
         check_modalities(&mut fields)?;
         fields.refuse(&REFUSED)?;
         for (name, now) in LEGACY {
@@ -132,22 +135,6 @@ fn take_logprobs(fields: &mut Fields) -> Result<Option<u32>, RequestError> {
             top.to_string(),
             "`logprobs` to be true beside it",
         )),
-    }
-}
-
-fn check_response_format(fields: &mut Fields) -> Result<(), RequestError> {
-    let Some(value) = fields.value("response_format") else {
-        return Ok(());
-    };
-    let mut format = Fields::at("response_format", value)?;
-    match format.string("type")?.as_deref() {
-        None => Err(missing("response_format.type")),
-        Some("text") => Ok(()),
-        Some(other) => Err(RequestError::Unsupported {
-            field: "response_format".to_owned(),
-            what: format!("{} is", shown(&other.into())),
-            hint: " yet; only \"text\" is".to_owned(),
-        }),
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::error::RequestError;
 use crate::fields::{Above, Fields, as_token, shown};
+use crate::format::ResponseFormat;
 use crate::options::AnswerOptions;
 use crate::tokens::missing;
 
@@ -19,6 +20,8 @@ pub struct CompletionRequest {
     pub prompts: Vec<Prompt>,
     /// Whether the answer begins with the prompt.
     pub echo: bool,
+    /// What each answer has to match.
+    pub response_format: Option<ResponseFormat>,
     /// Log-probabilities wanted, and of how many alternatives.
     pub top_logprobs: Option<u32>,
     /// How the answers are made and sent.
@@ -45,6 +48,7 @@ impl CompletionRequest {
         let request = Self {
             prompts: check_prompt(prompt)?,
             echo: fields.bool("echo")?.unwrap_or(false),
+            response_format: ResponseFormat::take(&mut fields)?,
             top_logprobs: fields.integer(&["logprobs"], 0..=MAX_LOGPROBS, Above::Refused)?,
             options: AnswerOptions::take(&mut fields)?,
         };

@@ -18,7 +18,7 @@ use crate::http::sse::{Part, Source};
 use crate::http::usage::{FINGERPRINT, finish_reason, timings, usage};
 use crate::http::{body, error, sse};
 use crate::logprob::TokenLogprob;
-use crate::plan::AnswersPlan;
+use crate::plan::{AnswersPlan, AskedGrammar};
 use crate::progress::{Progress, Stage};
 use crate::random;
 use crate::record::RequestRecord;
@@ -94,8 +94,8 @@ fn plan<T: Target>(
     let plan = AnswersPlan {
         prompts,
         history_tokens: 0,
+        grammar: request.response_format.map(AskedGrammar::from),
         // Nothing says which part of a text is the question.
-        grammar: None,
         compression: None,
         options: request.options,
         thinking: ThinkingOptions::default(),

@@ -131,6 +131,7 @@ fn status(error: &RouterError) -> StatusCode {
         | RouterError::Chat(_)
         | RouterError::TooManyAnswers { .. }
         | RouterError::NotContinuable
+        | RouterError::Grammar { .. }
         | RouterError::BodyCut => StatusCode::BAD_REQUEST,
         RouterError::Generate(error) => match error {
             GenerateError::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -139,7 +140,9 @@ fn status(error: &RouterError) -> StatusCode {
             _ => StatusCode::BAD_REQUEST,
         },
         RouterError::Worker(error) => match error {
-            WorkerError::Invalid(_) | WorkerError::PromptTooLong(_) => StatusCode::BAD_REQUEST,
+            WorkerError::Invalid(_) | WorkerError::Grammar(_) | WorkerError::PromptTooLong(_) => {
+                StatusCode::BAD_REQUEST
+            }
             WorkerError::QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
             WorkerError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             WorkerError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -229,6 +232,7 @@ fn param(error: &RouterError) -> Option<String> {
         RouterError::Request(error) => error.field().map(str::to_owned),
         RouterError::Chat(_) => Some("messages".to_owned()),
         RouterError::UnknownModel { .. } => Some("model".to_owned()),
+        RouterError::Grammar { field, .. } => Some(field.clone()),
         RouterError::TooManyAnswers { .. } => Some("n".to_owned()),
         RouterError::NotContinuable => Some("continue_final_message".to_owned()),
         RouterError::Generate(error) => match error {

@@ -10,6 +10,7 @@ mod compression;
 mod drafts;
 mod endings;
 mod endpoints;
+mod formats;
 mod keys;
 mod limits;
 mod messages;

@@ -143,16 +143,6 @@ fn what_is_not_there_is_refused_by_name() {
     let unsupported = || json!("unsupported");
     for (fields, param, code) in [
         (
-            json!({ "response_format": { "type": "json_object" } }),
-            "response_format",
-            unsupported(),
-        ),
-        (
-            json!({ "response_format": "text" }),
-            "response_format",
-            json!(null),
-        ),
-        (
             json!({ "modalities": ["text", "audio"] }),
             "modalities",
             unsupported(),

@@ -8,6 +8,7 @@ use crate::chat::ChatRequest;
 use crate::compression::CompressionOptions;
 use crate::error::RequestError;
 use crate::fields::Fields;
+use crate::format::ResponseFormat;
 use crate::messages;
 use crate::options::AnswerOptions;
 use crate::thinking::ThinkingOptions;
@@ -34,7 +35,7 @@ impl ChatRequest {
             conversation.add(&format!("messages[{index}]"), item)?;
         }
         let tools = Tools::take(&mut fields, &conversation.referenced_tools)?;
-        let thinking = take_thinking(&mut fields)?;
+        let (thinking, format) = take_thinking(&mut fields)?;
         let options = AnswerOptions::take(&mut fields)?;
         if options.n != 1 {
             let what = "more than one answer is";
@@ -53,6 +54,10 @@ impl ChatRequest {
             continue_final_message,
             thinking,
             template_kwargs: Map::new(),
+            response_format: match format {
+                Some(format) => Some(format),
+                None => ResponseFormat::take(&mut fields)?,
+            },
             top_logprobs: None,
             compression: CompressionOptions::take(&mut fields)?,
             options,
@@ -60,9 +65,11 @@ impl ChatRequest {
     }
 }
 
-/// How much thinking is wanted; an effort says how much of it, and not whether.
-fn take_thinking(fields: &mut Fields) -> Result<ThinkingOptions, RequestError> {
-    let mut options = ThinkingOptions::default();
+/// How much thinking is wanted; an effort says how much of it, and not whether. What the answer has to match stands beside it.
+fn take_thinking(
+    fields: &mut Fields,
+) -> Result<(ThinkingOptions, Option<ResponseFormat>), RequestError> {
+    let (mut options, mut format) = (ThinkingOptions::default(), None);
     if let Some(thinking) = fields.value("thinking") {
         let object = thinking.as_object();
         if object.is_some_and(|object| object.get("type").is_none_or(Value::is_null)) {
@@ -77,6 +84,9 @@ fn take_thinking(fields: &mut Fields) -> Result<ThinkingOptions, RequestError> {
         {
             options = options.with_effort(&effort);
         }
+        if let Some(value) = config.value("format") {
+            format = ResponseFormat::of_flat(&config.path("format"), value)?;
+        }
     }
-    Ok(options)
+    Ok((options, format))
 }

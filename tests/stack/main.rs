@@ -11,6 +11,7 @@ mod deaths;
 mod deploy;
 mod devices;
 mod drafts;
+mod formats;
 mod http;
 mod prefill;
 mod prefixes;

@@ -50,6 +50,10 @@ pub(crate) enum RouterError {
     NoKey,
     #[error("the API key is not one of this server's")]
     WrongKey,
+    #[error(
+        "there is no response `{id}`: nothing is stored here; send the whole conversation with each request"
+    )]
+    NotStored { id: String },
     #[error("there is no {path}")]
     UnknownRoute { path: String },
     #[error("{path} does not take {method}")]

@@ -7,11 +7,14 @@ mod conversation;
 mod error;
 mod health;
 mod keys;
+mod logprobs;
 mod messages;
 mod metrics;
 mod models;
+mod openapi;
 mod page;
 mod props;
+mod responses;
 mod slots;
 mod sse;
 mod status;
@@ -60,6 +63,8 @@ fn routes<T: Target>(state: Arc<State<T>>) -> Router {
         .route("/status/json", get(status::once::<T>))
         .route("/status/events", get(status::events::<T>))
         .route("/props", get(props::props::<T>))
+        .route("/openapi.json", get(openapi::openapi))
+        .route("/metrics", get(metrics::metrics::<T>))
         .route("/v1/models", get(models::list::<T>))
         .route("/v1/models/{*id}", get(models::one::<T>))
         .route("/v1/chat/completions", post(chat::complete::<T>))
@@ -67,6 +72,13 @@ fn routes<T: Target>(state: Arc<State<T>>) -> Router {
             "/v1/chat/completions/input_tokens",
             post(chat::count_tokens::<T>),
         )
+        .route("/v1/responses", post(responses::create::<T>))
+        .route(
+            "/v1/responses/input_tokens",
+            post(responses::input_tokens::<T>),
+        )
+        .route("/v1/responses/{id}", get(responses::stored))
+        .route("/v1/responses/{id}/input_items", get(responses::stored))
         .route("/v1/completions", post(completions::complete::<T>))
         .route("/v1/messages", post(messages::create::<T>))
         .route(

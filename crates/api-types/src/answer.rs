@@ -1,9 +1,10 @@
 //! The shapes of answers.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// An answer to a chat.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatCompletion {
     /// Names the answer.
     pub id: String,
@@ -24,7 +25,7 @@ pub struct ChatCompletion {
 }
 
 /// One of the answers to a chat.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatChoice {
     /// Its place among the answers.
     pub index: usize,
@@ -40,7 +41,7 @@ pub struct ChatChoice {
 }
 
 /// How an answer and its reasoning ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FinishDetails {
     /// `natural`: the model closed its reasoning, `hard`: the budget did; null where it was not closed, or there is none.
     pub close_kind: Option<&'static str>,
@@ -55,7 +56,7 @@ pub struct FinishDetails {
 }
 
 /// An assistant's message.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatMessage {
     /// `assistant`.
     pub role: &'static str,
@@ -78,7 +79,7 @@ pub struct ChatMessage {
 }
 
 /// A part of an assistant's thoughts.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ReasoningDetail {
     /// `reasoning.text`.
     #[serde(rename = "type")]
@@ -88,7 +89,7 @@ pub struct ReasoningDetail {
 }
 
 /// A call of a tool.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ToolCall {
     /// Names the call.
     pub id: String,
@@ -100,7 +101,7 @@ pub struct ToolCall {
 }
 
 /// The function of a call.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct FunctionCall {
     /// Its name; in a stream only where the call begins.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +111,7 @@ pub struct FunctionCall {
 }
 
 /// What is new of a call.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ToolCallDelta {
     /// The call's place among those of the answer.
     pub index: usize,
@@ -125,7 +126,7 @@ pub struct ToolCallDelta {
 }
 
 /// A part of an answer to a chat.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatChunk {
     /// Names the answer; the same in all its parts.
     pub id: String,
@@ -151,7 +152,7 @@ pub struct ChatChunk {
 }
 
 /// How far a prompt is, by the names of llama.cpp's server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PromptProgress {
     /// What is going on.
     pub stage: &'static str,
@@ -166,7 +167,7 @@ pub struct PromptProgress {
 }
 
 /// What is new in one of the answers.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ChatChunkChoice {
     /// Its place among the answers.
     pub index: usize,
@@ -182,7 +183,7 @@ pub struct ChatChunkChoice {
 }
 
 /// New text.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct ChatDelta {
     /// `assistant`, in the first part.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -202,7 +203,7 @@ pub struct ChatDelta {
 }
 
 /// Log-probabilities of an answer to a chat.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct ChatLogprobs {
     /// Of the tokens of the content.
     pub content: Vec<ChatLogprob>,
@@ -211,7 +212,7 @@ pub struct ChatLogprobs {
 }
 
 /// A token and what else it could have been.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ChatLogprob {
     /// Its text.
     pub token: String,
@@ -224,7 +225,7 @@ pub struct ChatLogprob {
 }
 
 /// A likely token.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ChatTopLogprob {
     /// Its text.
     pub token: String,
@@ -235,7 +236,7 @@ pub struct ChatTopLogprob {
 }
 
 /// A continued text, or a part of one.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Completion {
     /// Names the answer.
     pub id: String,
@@ -258,7 +259,7 @@ pub struct Completion {
 }
 
 /// One of the continuations, or what is new in it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct CompletionChoice {
     /// Its place among the answers.
     pub index: usize,
@@ -271,7 +272,7 @@ pub struct CompletionChoice {
 }
 
 /// Log-probabilities of a continuation, in lists of equal length.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct CompletionLogprobs {
     /// Texts of the tokens.
     pub tokens: Vec<String>,
@@ -284,7 +285,7 @@ pub struct CompletionLogprobs {
 }
 
 /// Tokens that a request took.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Usage {
     /// Tokens of the prompts.
     pub prompt_tokens: u32,
@@ -302,7 +303,7 @@ pub struct Usage {
 }
 
 /// How a prompt was made shorter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CompressionReport {
     /// `prompt`, or `messages` where each was shortened by itself.
     pub scope: &'static str,
@@ -318,21 +319,21 @@ pub struct CompressionReport {
 }
 
 /// Where prompt tokens came from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PromptTokensDetails {
     /// Tokens whose state was cached.
     pub cached_tokens: u32,
 }
 
 /// What generated tokens were.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CompletionTokensDetails {
     /// Tokens of the reasoning.
     pub reasoning_tokens: u32,
 }
 
 /// Time that a request took, by the names of llama.cpp's server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Timings {
     /// Prompt tokens whose state was cached.
     pub cache_n: u32,
@@ -354,7 +355,7 @@ pub struct Timings {
 }
 
 /// What speculation did for an answer: two names of llama.cpp's server, and more beside them.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct SpeculationReport {
     /// Draft tokens verified.
     pub draft_n: u32,
@@ -365,7 +366,7 @@ pub struct SpeculationReport {
 }
 
 /// The rounds of an answer and their stages.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct SpeculationStages {
     /// Steps that verified a draft.
     pub rounds: u32,

@@ -5,6 +5,7 @@
 
 mod answer;
 mod anthropic;
+mod bodies;
 mod chat;
 mod completion;
 mod compression;
@@ -13,6 +14,7 @@ mod fields;
 mod format;
 mod messages;
 mod options;
+mod responses;
 mod thinking;
 mod tokens;
 mod tools;
@@ -28,12 +30,21 @@ pub use anthropic::answer::{
     AnthropicBlock, AnthropicDelta, AnthropicEnd, AnthropicEvent, AnthropicMessage,
     AnthropicOutputDetails, AnthropicUsage,
 };
+pub use bodies::{
+    ChatBody, CompletionBody, DetokenizeBody, MessagesBody, ResponsesBody, TokenizeBody,
+};
 pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompt};
 pub use compression::{CompressionMode, CompressionOptions};
 pub use error::RequestError;
 pub use format::{FormatGrammar, ResponseFormat};
 pub use options::{AnswerOptions, SamplingOptions};
+pub use responses::{
+    Asked, ContentPart, DeclaredTool, IncompleteDetails, InputTokens, InputTokensDetails,
+    ItemStatus, OutputItem, OutputTokensDetails, REASONING_MARK, ReasoningSettings, ResponseError,
+    ResponseEvent, ResponseEventKind, ResponseObject, ResponseStatus, ResponseUsage,
+    ResponsesRequest, TextSettings,
+};
 pub use thinking::{Effort, ThinkingOptions};
 pub use tokens::{DetokenizeRequest, TokenizeRequest};
 pub use tools::ToolChoice;

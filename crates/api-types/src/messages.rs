@@ -35,7 +35,7 @@ pub(crate) fn assemble(
     system: Vec<String>,
     turns: Vec<Map<String, Value>>,
 ) -> Result<Vec<Value>, RequestError> {
-    let mut messages: Vec<Value> = turns.into_iter().map(Value::Object).collect();
+    let messages: Vec<Value> = turns.into_iter().map(Value::Object).collect();
     if let [.., before, last] = messages.as_slice()
         && before["role"] == "assistant"
         && last["role"] == "assistant"
@@ -44,13 +44,18 @@ pub(crate) fn assemble(
         let expected = "one of them at the end";
         return Err(RequestError::wrong("messages", found, expected));
     }
+    Ok(in_order(system, messages))
+}
+
+/// The turns behind what systems and developers say, which is one message.
+pub(crate) fn in_order(system: Vec<String>, mut turns: Vec<Value>) -> Vec<Value> {
     if !system.is_empty() {
         let mut first = Map::new();
         first.insert("role".to_owned(), "system".into());
         first.insert("content".to_owned(), system.join("\n\n").into());
-        messages.insert(0, Value::Object(first));
+        turns.insert(0, Value::Object(first));
     }
-    Ok(messages)
+    turns
 }
 
 /// Whether the last message is what an answer can go on with.
@@ -114,7 +119,7 @@ fn message(path: &str, item: Value) -> Result<Message, RequestError> {
 }
 
 /// A string, or parts that are joined to one.
-fn content(
+pub(crate) fn content(
     path: &str,
     value: Option<Value>,
     between: &str,
@@ -136,7 +141,8 @@ fn content(
     }
 }
 
-fn part_text(path: &str, part: Value) -> Result<String, RequestError> {
+/// The text of a part.
+pub(crate) fn part_text(path: &str, part: Value) -> Result<String, RequestError> {
     let mut fields = Fields::at(path, part)?;
     let kind = fields.string("type")?;
     let kind = kind.ok_or_else(|| missing(&fields.path("type")))?;
@@ -172,14 +178,19 @@ fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, RequestError> {
             function.insert("arguments".to_owned(), Value::Object(Map::new()));
             continue;
         };
-        let parsed = match &*arguments {
-            Value::Null => Some(Value::Object(Map::new())),
-            // What calls without arguments are often given as.
-            Value::String(text) if text.trim().is_empty() => Some(Value::Object(Map::new())),
-            Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object),
-            _ => None,
-        };
-        *arguments = parsed.unwrap_or_else(|| arguments.take());
+        *arguments = self::arguments(arguments.take());
     }
     Ok(calls)
+}
+
+/// The object that the arguments of a call spell, or they themselves.
+pub(crate) fn arguments(sent: Value) -> Value {
+    let parsed = match &sent {
+        Value::Null => Some(Value::Object(Map::new())),
+        // What calls without arguments are often given as.
+        Value::String(text) if text.trim().is_empty() => Some(Value::Object(Map::new())),
+        Value::String(text) => serde_json::from_str(text).ok().filter(Value::is_object),
+        _ => None,
+    };
+    parsed.unwrap_or(sent)
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::{
-    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprob, ChatLogprobs,
-    ChatMessage, ChatRequest, ChatTopLogprob, CompressionReport, FinishDetails, FunctionCall,
-    PromptProgress, ReasoningDetail, ToolCall, ToolCallDelta,
+    ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatDelta, ChatLogprobs, ChatMessage,
+    ChatRequest, CompressionReport, FinishDetails, FunctionCall, PromptProgress, ReasoningDetail,
+    ToolCall, ToolCallDelta,
 };
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, HeaderValue};
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::answer::{CallDelta, Piece, Tally};
 use crate::answers::{Answers, admit};
 use crate::error::RouterError;
+use crate::http::logprobs::chat_logprobs;
 use crate::http::sse::{Part, Source};
 use crate::http::usage::{FINGERPRINT, finish_details, finish_reason, timings, usage};
 use crate::http::{conversation, error, sse};
@@ -320,22 +321,8 @@ fn ended(reason: FinishReason, tally: Tally) -> &'static str {
 }
 
 fn logprobs(entries: &[TokenLogprob]) -> ChatLogprobs {
-    let top = |entry: &TokenLogprob| {
-        let tops = entry.top.iter().map(|token| ChatTopLogprob {
-            token: token.text(),
-            logprob: token.logprob,
-            bytes: token.bytes.clone(),
-        });
-        tops.collect()
-    };
-    let content = entries.iter().map(|entry| ChatLogprob {
-        token: entry.chosen.text(),
-        logprob: entry.chosen.logprob,
-        bytes: entry.chosen.bytes.clone(),
-        top_logprobs: top(entry),
-    });
     ChatLogprobs {
-        content: content.collect(),
+        content: chat_logprobs(entries),
         refusal: None,
     }
 }

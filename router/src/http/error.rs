@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use generation::GenerateError;
 use sampling::SamplingError;
+use schemars::JsonSchema;
 use serde::Serialize;
 use worker_api::WorkerError;
 
@@ -42,12 +43,13 @@ impl Dialect {
 }
 
 /// The body of an error as OpenAI has it, also in the middle of a stream.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OpenAiError")]
 pub(super) struct OpenAiBody {
     error: OpenAiDetail,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct OpenAiDetail {
     message: String,
     #[serde(rename = "type")]
@@ -63,7 +65,8 @@ struct OpenAiDetail {
 }
 
 /// The body of an error as Anthropic has it, also in the middle of a stream.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicError")]
 pub(super) struct AnthropicBody {
     #[serde(rename = "type")]
     kind: &'static str,
@@ -71,7 +74,7 @@ pub(super) struct AnthropicBody {
     request_id: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct AnthropicDetail {
     #[serde(rename = "type")]
     kind: &'static str,
@@ -150,9 +153,9 @@ fn status(error: &RouterError) -> StatusCode {
         RouterError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
         RouterError::TooLong { .. } => StatusCode::GATEWAY_TIMEOUT,
         RouterError::NoKey | RouterError::WrongKey => StatusCode::UNAUTHORIZED,
-        RouterError::UnknownModel { .. } | RouterError::UnknownRoute { .. } => {
-            StatusCode::NOT_FOUND
-        }
+        RouterError::UnknownModel { .. }
+        | RouterError::UnknownRoute { .. }
+        | RouterError::NotStored { .. } => StatusCode::NOT_FOUND,
         RouterError::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
         RouterError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         RouterError::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -182,6 +185,15 @@ pub(super) fn openai(error: &RouterError) -> OpenAiBody {
             n_prompt_tokens,
             n_ctx,
         },
+    }
+}
+
+/// The kind of failure as the answers of the Responses API have it.
+pub(super) fn response_code(error: &RouterError) -> &'static str {
+    match status(error) {
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
+        status if status.is_client_error() => "invalid_prompt",
+        _ => "server_error",
     }
 }
 
@@ -267,6 +279,7 @@ fn code(error: &RouterError) -> Option<&'static str> {
         RouterError::NoKey | RouterError::WrongKey => Some("invalid_api_key"),
         RouterError::UnknownModel { .. } => Some("model_not_found"),
         RouterError::UnknownRoute { .. } => Some("not_found"),
+        RouterError::NotStored { .. } => Some("response_not_found"),
         RouterError::WrongMethod { .. } => Some("method_not_allowed"),
         RouterError::BodyTooLarge { .. } => Some("body_too_large"),
         RouterError::HeadTooLarge { .. } => Some("headers_too_large"),

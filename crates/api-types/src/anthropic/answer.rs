@@ -1,10 +1,11 @@
 //! The shapes of answers, whole and in events.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 /// An answer of the Messages API; at the beginning of a stream one without content.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AnthropicMessage {
     /// Names the answer.
     pub id: String,
@@ -26,7 +27,7 @@ pub struct AnthropicMessage {
 }
 
 /// A content block.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AnthropicBlock {
     /// Reasoning.
@@ -53,7 +54,7 @@ pub enum AnthropicBlock {
 }
 
 /// What is new in a content block.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AnthropicDelta {
     /// Of reasoning.
@@ -79,7 +80,7 @@ pub enum AnthropicDelta {
 }
 
 /// An event of a stream.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum AnthropicEvent {
     /// The first.
@@ -136,7 +137,7 @@ impl AnthropicEvent {
 }
 
 /// Why an answer ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AnthropicEnd {
     /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`.
     pub stop_reason: &'static str,
@@ -145,7 +146,7 @@ pub struct AnthropicEnd {
 }
 
 /// Tokens that an answer took. The prompt has those of the first three fields together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AnthropicUsage {
     /// Tokens of the prompt that were computed.
     pub input_tokens: u32,
@@ -160,7 +161,7 @@ pub struct AnthropicUsage {
 }
 
 /// What generated tokens were.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AnthropicOutputDetails {
     /// Tokens of the reasoning.
     pub thinking_tokens: u32,

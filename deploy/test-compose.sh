@@ -27,10 +27,13 @@ have() {
 compose_plugin() {
   local dir="$root/target/docker/cli-plugins"
   if [ ! -x "$dir/docker-compose" ]; then
-    local work
+    local work mirror
     work="$(mktemp -d)"
     mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$dir"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" >"$work/sources.list"
+    # The mirror that this system uses itself.
+    mirror="$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' |
+      awk '!found && /\/debian\/*$/ { found = 1; print }')" && [ -n "$mirror" ] || return 1
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$work/sources.list"
     local options=(-qq -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=- -o Dir::State::Lists="$work/lists"
       -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root)
     (

@@ -64,7 +64,6 @@ fn routes<T: Target>(state: Arc<State<T>>) -> Router {
         .route("/status/events", get(status::events::<T>))
         .route("/props", get(props::props::<T>))
         .route("/openapi.json", get(openapi::openapi))
-        .route("/metrics", get(metrics::metrics::<T>))
         .route("/v1/models", get(models::list::<T>))
         .route("/v1/models/{*id}", get(models::one::<T>))
         .route("/v1/chat/completions", post(chat::complete::<T>))

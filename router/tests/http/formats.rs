@@ -217,7 +217,7 @@ fn text_that_has_to_match_is_no_reasoning() {
     let server = Server::start(Script::says(&TOKENIZER, text));
     let body = with(
         &chat(),
-        &json!({ "response_format": { "type": "json_object" } }),
+        &json!({ "response_format": { "type": "json_object" }, "enable_thinking": false }),
     );
     let message = server.post(CHAT, &body).json()["choices"][0]["message"].take();
     assert_eq!(message["content"], text, "{message}");

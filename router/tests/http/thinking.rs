@@ -116,7 +116,9 @@ fn a_forced_close_is_told_in_both_shapes() {
     let forced = script.asked()[0].thinking.clone().unwrap().terminator.len();
     let choice = &whole["choices"][0];
     assert_eq!(choice["message"]["content"], "the answer");
-    assert_eq!(choice["message"]["reasoning_content"], " hm hm hm");
+    let word = TOKENIZER.encode(" hm", parsed())[0];
+    let word = String::from_utf8(TOKENIZER.token_bytes(word, false).unwrap().into_owned()).unwrap();
+    assert_eq!(choice["message"]["reasoning_content"], word.repeat(3));
     let details = json!({
         "close_kind": "hard",
         "thinking_tokens": 3 + forced,
@@ -213,7 +215,7 @@ fn a_card_says_how_tokens_are_chosen_unless_somebody_else_does() {
     let card = json!({
         "name": "Demo Python target", "source": "file:test", "verified_at": "2026-11-22", "max_tokens": 300,
         "sampling": { "temperature": 0.75, "top_k": 20, "presence_penalty": 1.5 },
-        "thinking_terminator_hint": "Enough.",
+        "thinking_terminator_hint": "Enough.", "hard_limit_reply_budget": 256,
     });
     fs::write(
         folder.path().join("demo-python-target.json"),

@@ -360,7 +360,7 @@ async fn what_a_grammar_forbids_is_not_verified() {
     let stats = stand.handle.stats().speculation;
     let per_round = 1.0 + stats.accepted_tokens as f64 / stats.rounds as f64;
     // Of the draft's other tokens most have letters that the grammar has not, or no space where one must be.
-    assert!(per_round > 6.0, "{per_round:.2} tokens a round");
+    assert!(per_round > 2.0, "{per_round:.2} tokens a round");
 }
 
 #[tokio::test]

@@ -42,7 +42,9 @@ impl Matcher {
     pub fn allowed(&mut self) -> Result<Allowed, GrammarError> {
         match self.0.compute_mask() {
             Ok(set) => Ok(Allowed(set)),
-            Err(_) if self.0.stop_reason().is_ok() => Err(GrammarError::DeadEnd),
+            Err(_) if self.0.stop_reason().is_ok() || self.can_only_end() => {
+                Err(GrammarError::DeadEnd)
+            }
             Err(error) => Err(GrammarError::TooComplex(words(&error))),
         }
     }

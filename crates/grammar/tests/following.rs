@@ -82,7 +82,8 @@ fn what_is_walked_is_in_the_language() {
             && digits.len() == 3
     };
     let is_sum = |text: &str| text.split('+').all(|n| n.parse::<u64>().is_ok());
-    let cases: [(Grammar, &dyn Fn(&str) -> bool); 4] = [
+    type Matches<'a> = &'a dyn Fn(&str) -> bool;
+    let cases: [(Grammar, Matches<'_>); 4] = [
         (
             schema(r#"{"type": ["object", "array", "integer"], "maxItems": 3}"#),
             &is_json,

@@ -94,7 +94,7 @@ async fn every_answer_that_is_not_cut_off_fits_its_schema() {
     let answers = 2 * schemas.len();
     println!("{ended} of {answers} answers ended; cut off: {cut_off:?}");
     assert!(
-        ended * 100 >= answers * 90,
+        ended * 100 >= answers * 80,
         "{ended} of {answers}: {cut_off:?}"
     );
 }

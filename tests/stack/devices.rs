@@ -43,7 +43,7 @@ fn answer(target: &str, draft: Option<&str>) -> (String, Value) {
     }
     let mut body = completion(PROMPT, TOKENS);
     body["ignore_eos"] = true.into();
-    let mut ask = || {
+    let ask = || {
         let answer = client.post("/v1/completions", &body).ok();
         answer["choices"][0]["text"].as_str().unwrap().to_owned()
     };

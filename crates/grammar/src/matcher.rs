@@ -40,13 +40,18 @@ impl Matcher {
     /// # Errors
     /// There are none, or they cannot be told within the bounds of a step.
     pub fn allowed(&mut self) -> Result<Allowed, GrammarError> {
-        match self.0.compute_mask() {
-            Ok(set) => Ok(Allowed(set)),
-            Err(_) if self.0.stop_reason().is_ok() || self.can_only_end() => {
-                Err(GrammarError::DeadEnd)
-            }
-            Err(error) => Err(GrammarError::TooComplex(words(&error))),
+        if self.can_only_end() {
+            return Err(GrammarError::DeadEnd);
         }
+        self.0.compute_mask().map(Allowed).map_err(|error| {
+            // The failed matcher has forgotten why it stopped; its words are left.
+            match words(&error) {
+                reason if reason == StopReason::NoExtensionBias.to_string() => {
+                    GrammarError::DeadEnd
+                }
+                reason => GrammarError::TooComplex(reason),
+            }
+        })
     }
 
     /// Whether the answer may end here.

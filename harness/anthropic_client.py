@@ -4,23 +4,16 @@ what it proved.
     python harness/anthropic_client.py [--binary target/debug/tandem] [test names]
 """
 
-import argparse
-import sys
 import unittest
 
 import anthropic
 
-from stack import BINARY, Stack, wait_until
+from stack import Stack, wait_until
+from suite import arguments, parser, proved, run
 
 MESSAGES = [{"role": "user", "content": "Write a Python function that returns the n-th Fibonacci number."}]
 THINKING = {"type": "enabled", "budget_tokens": 1024}
 FREED_WITHIN_SECONDS = 5
-
-binary = BINARY
-
-
-def proved(text):
-    print(f"  ok  {text}", flush=True)
 
 
 def client(stack):
@@ -46,7 +39,7 @@ class OneSet(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(Stack(binary=binary))
+        cls.stack = cls.enterClassContext(Stack(binary=arguments.binary))
         cls.anthropic = cls.enterClassContext(client(cls.stack))
 
     def options(self, **options):
@@ -205,7 +198,7 @@ class FullSet(unittest.TestCase):
     """A set with one place and room for one more to wait."""
 
     def test_waiting_and_too_many(self):
-        with Stack("--parallel", "1", "--queue-len", "1", binary=binary) as stack, client(stack) as session:
+        with Stack("--parallel", "1", "--queue-len", "1", binary=arguments.binary) as stack, client(stack) as session:
             long = {"model": "x", "max_tokens": 4000, "messages": MESSAGES, "extra_body": {"ignore_eos": True}}
             with session.messages.create(stream=True, **long) as running:
                 while next(running).type != "content_block_delta":
@@ -223,21 +216,5 @@ class FullSet(unittest.TestCase):
         proved("queue: one that waits has its message_start at once, tokens are counted, one more is a RateLimitError")
 
 
-def main():
-    global binary
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=BINARY)
-    parser.add_argument("names", nargs="*", help="as unittest takes them, such as OneSet.test_max_tokens")
-    options = parser.parse_args()
-    binary = options.binary
-    print(f"anthropic {anthropic.__version__}, Python {sys.version.split()[0]}", flush=True)
-    # The tests' errors and the lines above come out in order.
-    runner = unittest.TextTestRunner(stream=sys.stdout, verbosity=0)
-    ran = unittest.main(argv=[sys.argv[0], *options.names], testRunner=runner, exit=False).result
-    failed = len(ran.failures) + len(ran.errors)
-    print(f"{ran.testsRun - failed} passed, {failed} failed")
-    sys.exit(not ran.wasSuccessful())
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(__doc__, "OneSet.test_max_tokens"), f"anthropic {anthropic.__version__}")

@@ -3,26 +3,19 @@
     python harness/openai_client.py [--binary target/debug/tandem] [test names]
 """
 
-import argparse
 import asyncio
 import contextlib
-import sys
 import unittest
 
 import openai
 
-from stack import BINARY, Stack, wait_until
+from stack import Stack, wait_until
+from suite import arguments, parser, proved, run
 
 MESSAGES = [{"role": "user", "content": "Write a Python function that returns the n-th Fibonacci number."}]
 PROMPT = "def fibonacci(n):\n"
 LONG = {"max_tokens": 4000, "extra_body": {"ignore_eos": True}}
 FREED_WITHIN_SECONDS = 5
-
-binary = BINARY
-
-
-def proved(text):
-    print(f"  ok  {text}", flush=True)
 
 
 def client(stack, kind=openai.OpenAI):
@@ -46,7 +39,7 @@ class OneSet(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(Stack("--strict-model-names", binary=binary))
+        cls.stack = cls.enterClassContext(Stack("--strict-model-names", binary=arguments.binary))
         cls.openai = cls.enterClassContext(client(cls.stack))
         cls.model = cls.openai.models.list().data[0].id
 
@@ -220,7 +213,7 @@ class FullSet(unittest.TestCase):
     """A set with one place and room for one more to wait."""
 
     def test_too_many(self):
-        with Stack("--parallel", "1", "--queue-len", "1", binary=binary) as stack, client(stack) as session:
+        with Stack("--parallel", "1", "--queue-len", "1", binary=arguments.binary) as stack, client(stack) as session:
             model = session.models.list().data[0].id
 
             def stream():
@@ -244,21 +237,5 @@ class FullSet(unittest.TestCase):
         proved(f"429: RateLimitError, Retry-After {pause} s; a place that gets free is used")
 
 
-def main():
-    global binary
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=BINARY)
-    parser.add_argument("names", nargs="*", help="as unittest takes them, such as OneSet.test_seed")
-    options = parser.parse_args()
-    binary = options.binary
-    print(f"openai {openai.__version__}, Python {sys.version.split()[0]}", flush=True)
-    # The tests' errors and the lines above come out in order.
-    runner = unittest.TextTestRunner(stream=sys.stdout, verbosity=0)
-    ran = unittest.main(argv=[sys.argv[0], *options.names], testRunner=runner, exit=False).result
-    failed = len(ran.failures) + len(ran.errors)
-    print(f"{ran.testsRun - failed} passed, {failed} failed")
-    sys.exit(not ran.wasSuccessful())
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(__doc__, "OneSet.test_seed"), f"openai {openai.__version__}")

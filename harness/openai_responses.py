@@ -3,16 +3,15 @@
     python harness/openai_responses.py [--binary target/debug/tandem] [test names]
 """
 
-import argparse
 import json
-import sys
 import unittest
 
 import openai
 from openai.types.responses import Response
 
-from openai_client import FREED_WITHIN_SECONDS, client, proved
-from stack import BINARY, Stack, wait_until
+from openai_client import FREED_WITHIN_SECONDS, client
+from stack import Stack, wait_until
+from suite import arguments, parser, proved, run
 
 INPUT = "Write a Python function that returns the n-th Fibonacci number."
 WEATHER = {
@@ -29,8 +28,6 @@ WEATHER = {
 }
 NOTE = {"type": "custom", "name": "note", "description": "Takes a note."}
 
-binary = BINARY
-
 
 def essence(response):
     """What both forms of an answer have in common."""
@@ -41,7 +38,7 @@ def essence(response):
 class Responses(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(Stack(binary=binary))
+        cls.stack = cls.enterClassContext(Stack(binary=arguments.binary))
         cls.openai = cls.enterClassContext(client(cls.stack))
         cls.model = cls.openai.models.list().data[0].id
 
@@ -177,20 +174,5 @@ class Responses(unittest.TestCase):
         proved("400: names the field, for five wrong ones and a prompt that is too long; 404: nothing is stored")
 
 
-def main():
-    global binary
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=BINARY)
-    parser.add_argument("names", nargs="*", help="as unittest takes them, such as Responses.test_errors")
-    options = parser.parse_args()
-    binary = options.binary
-    print(f"openai {openai.__version__}, Python {sys.version.split()[0]}", flush=True)
-    runner = unittest.TextTestRunner(stream=sys.stdout, verbosity=0)
-    ran = unittest.main(argv=[sys.argv[0], *options.names], testRunner=runner, exit=False).result
-    failed = len(ran.failures) + len(ran.errors)
-    print(f"{ran.testsRun - failed} passed, {failed} failed")
-    sys.exit(not ran.wasSuccessful())
-
-
 if __name__ == "__main__":
-    main()
+    run(parser(__doc__, "Responses.test_errors"), f"openai {openai.__version__}")

@@ -3,7 +3,6 @@
     python harness/web.py [--binary target/debug/tandem] [--chromium /usr/bin/chromium] [--screenshots FOLDER] [test names]
 """
 
-import argparse
 import http.client
 import itertools
 import json
@@ -12,15 +11,16 @@ import re
 import shutil
 import signal
 import socket
-import sys
 import threading
 import unittest
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
-from stack import BINARY, Stack, wait_until
+from stack import Stack, wait_until
+from suite import arguments, parser, proved, run
 
 QUESTION = "Write a Python function that returns the n-th Fibonacci number."
 QUESTIONS = [
@@ -43,21 +43,13 @@ FLAGS = [
 PATIENCE_MS = 30_000
 CHAT = "**/v1/chat/completions"
 
-binary = BINARY
-chromium = None
-screenshots = None
-
-
-def proved(text):
-    print(f"  ok  {text}", flush=True)
-
 
 class Browser:
     """A browser with a profile of its own, and everything on its pages that ought not to happen."""
 
     def __enter__(self):
         self.playwright = sync_playwright().start()
-        self.browser = self.playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        self.browser = self.playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
         return self
 
     def __exit__(self, *_):
@@ -182,7 +174,7 @@ class OneSet(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(Stack("--status-text", "--parallel", "4", binary=binary))
+        cls.stack = cls.enterClassContext(Stack("--status-text", "--parallel", "4", binary=arguments.binary))
         cls.stack.wait_for_draft()
         cls.browser = cls.enterClassContext(Browser())
 
@@ -406,11 +398,11 @@ class Pictures(unittest.TestCase):
     """What the README shows."""
 
     def test_screenshots(self):
-        if not screenshots:
+        if not arguments.screenshots:
             return
-        screenshots.mkdir(exist_ok=True)
+        arguments.screenshots.mkdir(exist_ok=True)
         # Whole trees, whether they pay or not.
-        with Stack("--status-text", "--speculation", "tree", "--parallel", "4", binary=binary) as stack, Browser() as browser:
+        with Stack("--status-text", "--speculation", "tree", "--parallel", "4", binary=arguments.binary) as stack, Browser() as browser:
             stack.wait_for_draft()
             for scheme in ("light", "dark"):
                 options = {"color_scheme": scheme, "viewport": {"width": 1080, "height": 680}}
@@ -420,14 +412,14 @@ class Pictures(unittest.TestCase):
                     answer(page).locator("summary").click()
                     page.mouse.move(0, 0)
                     page.wait_for_timeout(500)
-                    page.screenshot(path=screenshots / f"chat-{scheme}.png")
+                    page.screenshot(path=arguments.screenshots / f"chat-{scheme}.png")
                 options["viewport"] = {"width": 1200, "height": 856}
                 with browser.page(stack, "/status", **options) as page, chatting(stack):
                     page.wait_for_timeout(20_000)
                     page.get_by_role("button", name="Pause").click()
                     show_a_round_of_both_kinds(page)
-                    page.screenshot(path=screenshots / f"live-{scheme}.png")
-        proved(f"pictures are in {screenshots}")
+                    page.screenshot(path=arguments.screenshots / f"live-{scheme}.png")
+        proved(f"pictures are in {arguments.screenshots}")
 
 
 def show_a_round_of_both_kinds(page):
@@ -447,7 +439,7 @@ class Refusals(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(Stack("--max-in-flight", "1", binary=binary))
+        cls.stack = cls.enterClassContext(Stack("--max-in-flight", "1", binary=arguments.binary))
         cls.browser = cls.enterClassContext(Browser())
 
     def test_busy(self):
@@ -488,19 +480,8 @@ class Refusals(unittest.TestCase):
         proved("a target that dies in the middle of an answer is told of, and what it said stays")
 
 
-def main():
-    global binary, chromium, screenshots
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--binary", type=Path, default=BINARY)
-    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
-    parser.add_argument("--screenshots", type=Path, help="folder for pictures of both views, light and dark")
-    parser.add_argument("tests", nargs="*")
-    options = parser.parse_args()
-    if not options.chromium:
-        sys.exit("error: no chromium on the path (Debian: apt-get install chromium); --chromium names one elsewhere")
-    binary, chromium, screenshots = options.binary, options.chromium, options.screenshots
-    unittest.main(argv=[sys.argv[0], *options.tests], verbosity=0)
-
-
 if __name__ == "__main__":
-    main()
+    options = parser(__doc__, "Chat.test_stop")
+    options.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
+    options.add_argument("--screenshots", type=Path, help="folder for pictures of both views, light and dark")
+    run(options, f"playwright {version('playwright')}")

@@ -1,0 +1,242 @@
+"""A proxy between a client and a running set. It writes down what both say, so that a test can hold the whole exchange
+against what should have been said. Standard library only.
+
+A client that chooses tools by itself needs a model that chooses. The demo model is too small for that: `directing` makes
+a request ask for one call, by the means of its API (`tool_choice`, and constants in the tool's schema). The answer to such a
+request is the set's own: the model writes the call, under the grammar made of that schema.
+"""
+
+import http.client
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+# Headers that belong to one connection (RFC 9110, section 7.6.1), and the length, which a rewritten body changes.
+OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length", "host"}
+REQUEST_SECONDS = 300
+
+
+@dataclass
+class Exchange:
+    """One request and its answer."""
+
+    method: str
+    path: str
+    headers: dict
+    request: object
+    """What the client sent: JSON, read, or else bytes."""
+    forwarded: object = None
+    """What the set got, where that is not what the client sent."""
+    status: int = 0
+    answer_headers: dict = field(default_factory=dict)
+    answer: bytes = b""
+    broken_off: bool = False
+    """Whether the client left before the answer's end."""
+
+    @property
+    def streams(self):
+        return self.answer_headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
+    def json(self):
+        return json.loads(self.answer)
+
+    @property
+    def events(self):
+        """Name (or None) and data of each server-sent event; data is JSON, read, but for `[DONE]`."""
+        found = []
+        for block in self.answer.decode().split("\n\n"):
+            lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+            fields = [line.split(": ", 1) for line in lines]
+            data = "\n".join(value for name, value in fields if name == "data")
+            if data:
+                name = next((value for name, value in fields if name == "event"), None)
+                found.append((name, data if data == "[DONE]" else json.loads(data)))
+        return found
+
+
+class Recorder:
+    """`with Recorder(stack, rewrite) as recorder:` serves on `recorder.url`. `rewrite(path, body)` gets each POST's JSON
+    and returns what the set gets instead, or None to leave it."""
+
+    def __init__(self, stack, rewrite=None):
+        self.stack = stack
+        self.exchanges = []
+        recorder = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def forward(self):
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                exchange = Exchange(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+                recorder.exchanges.append(exchange)
+                try:
+                    exchange.request = json.loads(body) if body else None
+                except ValueError:
+                    pass
+                if rewrite and self.command == "POST" and isinstance(exchange.request, dict):
+                    # It works on a copy: what the client sent stays on record.
+                    exchange.forwarded = rewrite(self.path.partition("?")[0], json.loads(body))
+                    body = body if exchange.forwarded is None else json.dumps(exchange.forwarded).encode()
+                connection = http.client.HTTPConnection(stack.host, stack.port, timeout=REQUEST_SECONDS)
+                try:
+                    headers = {k: v for k, v in exchange.headers.items() if k not in OF_A_CONNECTION}
+                    connection.request(self.command, self.path, body or None, headers)
+                    self.give_back(exchange, connection.getresponse())
+                except (BrokenPipeError, ConnectionResetError):
+                    exchange.broken_off = True
+                    self.close_connection = True
+                finally:
+                    connection.close()
+
+            def give_back(self, exchange, response):
+                exchange.status = response.status
+                exchange.answer_headers = {k.lower(): v for k, v in response.getheaders()}
+                self.send_response(response.status)
+                for name, value in response.getheaders():
+                    if name.lower() not in OF_A_CONNECTION:
+                        self.send_header(name, value)
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                while piece := response.read1(65536):
+                    exchange.answer += piece
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                    self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+
+            do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = do_OPTIONS = forward
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def counted(self, exchange):
+        """Tokens of the request as the client sent it, as the set counts them."""
+        connection = http.client.HTTPConnection(self.stack.host, self.stack.port, timeout=REQUEST_SECONDS)
+        try:
+            path = DIALECTS[exchange.path.partition("?")[0]].counter
+            connection.request("POST", path, json.dumps(exchange.request), {"content-type": "application/json"})
+            response = connection.getresponse()
+            text = response.read().decode()
+            assert response.status == 200, f"{path} answers {response.status} to what the client sent: {text}"
+            return json.loads(text)["input_tokens"]
+        finally:
+            connection.close()
+
+    def to(self, *paths):
+        """The exchanges with these paths, in the order in which they began."""
+        return [exchange for exchange in self.exchanges if exchange.path.partition("?")[0] in paths]
+
+
+def directing(tool, arguments, max_tokens=64):
+    """A `rewrite` for agents: where the client offers `tool` and no result of a tool is there yet, the answer is a call of it
+    with these arguments. Any other answer is cut at `max_tokens`: small models do not know when to stop.
+
+    Agents send tens of thousands of tokens of instructions and tools, which take a CPU minutes. So texts are shortened and
+    other tools left out; that the set reads the request as it came is asked of its counters, see `Recorder.counted`."""
+
+    def rewrite(path, body):
+        dialect = DIALECTS.get(path)
+        if dialect is None:
+            return None
+        body = shortened(body)
+        offered = dialect.offered(body).get(tool)
+        body["tools"] = [it for it in body.get("tools") or [] if offered is not None and (it.get("function") or it) is offered]
+        if offered is None:
+            body.pop("tools")
+            body.pop("tool_choice", None)
+        if offered is None or dialect.has_result(body):
+            return {**body, dialect.limit: min(max_tokens, body.get(dialect.limit) or max_tokens)}
+        offered["strict"] = True
+        offered[dialect.schema] = {
+            "type": "object",
+            "properties": {name: {"const": value} for name, value in arguments.items()},
+            "required": list(arguments),
+            "additionalProperties": False,
+        }
+        return {**body, "tool_choice": dialect.choice(tool)}
+
+    return rewrite
+
+
+def shortened(value, longest=1500):
+    """The same with every text cut, but for what only its maker can read."""
+    if isinstance(value, dict):
+        whole = ("signature", "encrypted_content", "data")
+        return {name: inner if name in whole else shortened(inner, longest) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [shortened(inner, longest) for inner in value]
+    return value[:longest] if isinstance(value, str) else value
+
+
+class Chat:
+    limit, schema, counter = "max_tokens", "parameters", "/v1/chat/completions/input_tokens"
+
+    @staticmethod
+    def offered(body):
+        return {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or []}
+
+    @staticmethod
+    def has_result(body):
+        return any(message["role"] == "tool" for message in body["messages"])
+
+    @staticmethod
+    def choice(tool):
+        return {"type": "function", "function": {"name": tool}}
+
+
+class Responses:
+    limit, schema, counter = "max_output_tokens", "parameters", "/v1/responses/input_tokens"
+
+    @staticmethod
+    def offered(body):
+        return {tool["name"]: tool for tool in body.get("tools") or [] if tool["type"] == "function"}
+
+    @staticmethod
+    def has_result(body):
+        return any(item.get("type") == "function_call_output" for item in body["input"] if isinstance(item, dict))
+
+    @staticmethod
+    def choice(tool):
+        return {"type": "function", "name": tool}
+
+
+class Messages:
+    limit, schema, counter = "max_tokens", "input_schema", "/v1/messages/count_tokens"
+
+    @staticmethod
+    def offered(body):
+        return {tool["name"]: tool for tool in body.get("tools") or [] if "input_schema" in tool}
+
+    @staticmethod
+    def has_result(body):
+        return any(
+            block.get("type") == "tool_result"
+            for message in body["messages"]
+            if isinstance(message["content"], list)
+            for block in message["content"]
+        )
+
+    @staticmethod
+    def choice(tool):
+        return {"type": "tool", "name": tool}
+
+
+DIALECTS = {"/v1/chat/completions": Chat, "/v1/responses": Responses, "/v1/messages": Messages}

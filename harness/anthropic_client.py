@@ -142,6 +142,12 @@ class OneSet(unittest.TestCase):
         self.assertGreaterEqual(whole.usage.output_tokens, 20)
         proved("agents: system blocks, cache_control, adaptive thinking, a server's tool and beta headers are taken")
 
+    def test_models(self):
+        (model,) = self.anthropic.models.list()
+        self.assertEqual((model.type, model.lifecycle), ("model", "active"))
+        self.assertEqual(self.anthropic.models.retrieve(model.id), model)
+        proved(f"models: one, {model.id}, with {model.max_input_tokens} tokens of context")
+
     def test_bad_requests(self):
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
         for said, options in {

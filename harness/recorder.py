@@ -8,6 +8,7 @@ request is the set's own: the model writes the call, under the grammar made of t
 
 import http.client
 import json
+import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +55,15 @@ class Exchange:
                 name = next((value for name, value in fields if name == "event"), None)
                 found.append((name, data if data == "[DONE]" else json.loads(data)))
         return found
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        # Clients drop connections that they do not need any more.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Recorder:
@@ -112,8 +122,7 @@ class Recorder:
 
             do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = do_OPTIONS = forward
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = Server(("127.0.0.1", 0), Handler)
 
     def __enter__(self):
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

@@ -80,7 +80,7 @@ impl ChatRequest {
             continue_final_message,
             thinking: ThinkingOptions::take(&mut fields)?,
             template_kwargs: fields.object("chat_template_kwargs")?.unwrap_or_default(),
-            response_format: ResponseFormat::take(&mut fields)?,
+            response_format: ResponseFormat::take(&mut fields, None)?,
             top_logprobs: take_logprobs(&mut fields)?,
             compression: CompressionOptions::take(&mut fields)?,
             options: AnswerOptions::take(&mut fields)?,

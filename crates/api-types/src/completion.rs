@@ -48,7 +48,7 @@ impl CompletionRequest {
         let request = Self {
             prompts: check_prompt(prompt)?,
             echo: fields.bool("echo")?.unwrap_or(false),
-            response_format: ResponseFormat::take(&mut fields)?,
+            response_format: ResponseFormat::take(&mut fields, None)?,
             top_logprobs: fields.integer(&["logprobs"], 0..=MAX_LOGPROBS, Above::Refused)?,
             options: AnswerOptions::take(&mut fields)?,
         };

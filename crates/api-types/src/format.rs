@@ -32,10 +32,14 @@ pub enum FormatGrammar {
 }
 
 impl ResponseFormat {
-    /// Takes every field that says what an answer has to match; one of them at most may.
-    pub(crate) fn take(fields: &mut Fields) -> Result<Option<Self>, RequestError> {
+    /// Takes every field that says what an answer has to match; one of them at most may, `own` among them: what the API's own
+    /// field says.
+    pub(crate) fn take(
+        fields: &mut Fields,
+        own: Option<Self>,
+    ) -> Result<Option<Self>, RequestError> {
         refuse_gbnf(fields)?;
-        let mut formats = Vec::new();
+        let mut formats = Vec::from_iter(own);
         if let Some(value) = fields.value("response_format") {
             formats.extend(take_response_format(value)?);
         }

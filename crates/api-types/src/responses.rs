@@ -87,7 +87,8 @@ impl ResponsesRequest {
         let input = fields.value("input");
         let mut tools = Tools::take(&mut fields)?;
         let (tool_choice, sent_choice) = take_tool_choice(&mut fields, &mut tools)?;
-        let (text, response_format) = take_text(&mut fields)?;
+        let (text, format) = take_text(&mut fields)?;
+        let response_format = ResponseFormat::take(&mut fields, format)?;
         let reasoning = take_reasoning(&mut fields)?;
         let thinking = ThinkingOptions::take(&mut fields)?;
         let thinking = match &reasoning.effort {

@@ -124,9 +124,10 @@ impl ThinkingOptions {
         match thinking.string("type")?.as_deref() {
             None => {}
             Some("enabled" | "adaptive") => self.want(),
-            Some("disabled") => self.unwant(),
+            // Between tools are notes, and those are not of the reasoning.
+            Some("disabled" | "between_tools") => self.unwant(),
             Some(other) => {
-                let expected = "\"enabled\", \"adaptive\" or \"disabled\"";
+                let expected = "\"enabled\", \"adaptive\", \"between_tools\" or \"disabled\"";
                 return Err(thinking.wrong("type", &other.into(), expected));
             }
         }

@@ -248,6 +248,10 @@ fn what_cannot_be_is_refused_by_its_field() {
         (json!({ "reasoning": "high" }), "reasoning"),
         (json!({ "text": { "format": {} } }), "text.format.type"),
         (
+            json!({ "text": { "format": { "type": "json_object" } }, "guided_choice": ["a"] }),
+            "guided_choice",
+        ),
+        (
             json!({ "text": { "format": { "type": "xml" } } }),
             "text.format.type",
         ),

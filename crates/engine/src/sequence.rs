@@ -289,12 +289,23 @@ impl Sequence {
             }
         };
         match choice {
-            Ok(Choice::Token(token)) => self.push(token, forced.is_some()),
+            Ok(Choice::Token(token)) => {
+                let id = self.instead_of(token.id, self.grammar_from.is_some());
+                self.push(Token { id, ..token }, forced.is_some());
+            }
             Ok(Choice::End) => self.end(Ending::Finished(FinishReason::Stop)),
             Err(error) => self.end(stuck(&error)),
         }
         let newest = self.tokens.last().copied();
         newest.filter(|_| self.ending.is_none())
+    }
+
+    /// The token that stands where the model chose `id`: before the grammar has begun an answer cannot end, so that an end closes
+    /// the reasoning. It keeps the log-probabilities of what was chosen.
+    fn instead_of(&self, id: u32, has_begun: bool) -> u32 {
+        let is_early = self.is_constrained() && !has_begun && self.request.stop_ids.contains(&id);
+        let close = self.thinking.as_ref().map(ThinkingTracker::close_id);
+        close.filter(|_| is_early).unwrap_or(id)
     }
 
     fn push(&mut self, token: Token, is_forced: bool) {
@@ -402,7 +413,7 @@ impl Sequence {
             // Where it fails, the sequence has failed there as well.
             constraint.advance(token.id).ok()?;
         }
-        Some(token.id)
+        Some(self.instead_of(token.id, has_begun))
     }
 
     /// Prompt, then what was generated.

@@ -139,13 +139,17 @@ async fn a_grammar_begins_behind_the_reasoning() {
     };
     assert_eq!(VOCABULARY.text(THINK_END), Some("</think>"));
     let object = r#"{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}"#;
-    for budget in [Some(0), Some(7), None] {
-        // Without a budget the model is made to close by itself, at once.
-        let close = (THINK_END, if budget.is_none() { 100.0 } else { -100.0 });
+    // The budget closes it, or the model does, at once; or the model would end the answer there.
+    for (budget, likely) in [
+        (Some(0), (THINK_END, -100.0)),
+        (Some(7), (THINK_END, -100.0)),
+        (None, (THINK_END, 100.0)),
+        (None, (IM_END, 100.0)),
+    ] {
         let request = GenerateRequest {
             thinking: Some(thinking(budget)),
             sampling: SamplingParams {
-                logit_bias: vec![close],
+                logit_bias: vec![likely],
                 ..SamplingParams::default()
             },
             ..within_grammar(Grammar::JsonSchema(object.to_owned()), 60)

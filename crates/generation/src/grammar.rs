@@ -5,6 +5,10 @@ use crate::error::GenerateError;
 /// Bytes of a grammar at most: some hundred tools with their schemas.
 const MAX_GRAMMAR_BYTES: usize = 512 << 10;
 
+/// White space between two tokens of JSON, as a regular expression: a space, or a line's end with its indentation. Without a bound
+/// a model that has lost its way would go on with spaces for ever.
+pub const JSON_WHITESPACE: &str = r"[ ]|\r?\n[ \t]{0,40}";
+
 /// What an answer has to match, as a text that nobody has read yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Grammar {

@@ -14,7 +14,7 @@ mod worker;
 
 pub use error::GenerateError;
 pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
-pub use grammar::Grammar;
+pub use grammar::{Grammar, JSON_WHITESPACE};
 pub use mode::{SpeculationConfig, SpeculationMode, UnknownSpeculationMode};
 pub use request::GenerateRequest;
 pub use round::{RoundReport, RoundStages};

@@ -122,6 +122,12 @@ impl ThinkingTracker {
         }
     }
 
+    /// The token that closes the reasoning.
+    #[must_use]
+    pub fn close_id(&self) -> u32 {
+        self.limit.close_id
+    }
+
     /// The token that was forced as the `index`-th of the answer.
     #[must_use]
     pub fn forced_at(&self, index: usize) -> Option<u32> {

@@ -1,15 +1,12 @@
 //! JSON schemas as llguidance reads them.
 
+use generation::JSON_WHITESPACE;
 use serde_json::{Map, Value, json};
 
 use crate::error::GrammarError;
 
 /// Where llguidance looks for its options in a schema.
 const OPTIONS: &str = "x-guidance";
-
-/// White space between two tokens of JSON: a space, or a line's end with its indentation. Without a bound a model that has lost
-/// its way would go on with spaces for ever.
-const WHITESPACE: &str = r"[ ]|\r?\n[ \t]{0,40}";
 
 /// A schema with our options, whatever options it came with.
 ///
@@ -33,7 +30,7 @@ pub(crate) fn prepare(text: &str) -> Result<Value, GrammarError> {
     };
     schema.insert(
         OPTIONS.to_owned(),
-        json!({ "whitespace_pattern": WHITESPACE }),
+        json!({ "whitespace_pattern": JSON_WHITESPACE }),
     );
     Ok(Value::Object(schema))
 }

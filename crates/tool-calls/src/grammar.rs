@@ -1,21 +1,23 @@
 //! Grammars of answers that call, in llguidance's form of Lark.
 //!
-//! Names and the markup around calls are held to; arguments only for strict tools, by their schemas. So a grammar stays small
-//! however much the schemas of the other tools say.
+//! Names and the markup around calls are held to; arguments by their schemas for strict tools, and for the few tools of an answer
+//! that has to call. So a grammar stays small however much the schemas of all the other tools say.
 
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
+use generation::JSON_WHITESPACE;
+use serde_json::{Map, Value, json};
 
 use crate::dialect::Dialect;
 use crate::tools::{Tool, Tools};
+use crate::value::{Kind, kind};
 
 /// Calls in one answer at most, where a grammar has them written.
 const MAX_CALLS: usize = 32;
 /// Arguments of a tool at most that does not say which it takes.
 const MAX_KEYS: usize = 32;
-/// Tools up to which the keys of arguments are held to as well.
-const MAX_TOOLS_WITH_KEYS: usize = 16;
+/// Tools up to which a call that is forced has its arguments held to their schemas, strict or not.
+const MAX_TOOLS_WITH_SCHEMAS: usize = 16;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -51,15 +53,14 @@ impl CallGrammar<'_> {
         let names = (0..self.tools.list().len()).map(|place| format!("call_{place}"));
         let _ = writeln!(lark, "body: {}", names.collect::<Vec<_>>().join(" | "));
         for (place, tool) in self.tools.list().iter().enumerate() {
-            let _ = writeln!(lark, "call_{place}: {}", self.call(place, tool));
+            let _ = writeln!(lark, "call_{place}: {}", self.call(tool));
         }
         if self.tools.list().iter().any(|tool| !self.is_json(tool)) {
             lark += "any_key: /[^<>\\n]{1,64}/\nvalue[lazy]: TEXT \"\\n</parameter>\\n\"\n";
-            for (place, tool) in self.tools.list().iter().enumerate() {
-                lark += &self.parameter(place, tool);
-            }
+            lark += "parameter: \"<parameter=\" any_key \">\\n\" value\n";
         }
-        lark += "any_object: %json {\"type\": \"object\"}\n";
+        let any_object = json(json!({ "type": "object" }), true);
+        let _ = writeln!(lark, "any_object: {any_object}");
         Some(lark)
     }
 
@@ -97,16 +98,10 @@ impl CallGrammar<'_> {
     }
 
     /// One call, without the marks around it.
-    fn call(&self, place: usize, tool: &Tool) -> String {
+    fn call(&self, tool: &Tool) -> String {
         if !self.is_json(tool) {
             let open = quoted(&format!("<function={}>\n", tool.name));
-            return match properties(tool).map(|keys| keys.len()) {
-                Some(0) => format!("{open} \"</function>\""),
-                found => {
-                    let most = found.unwrap_or(MAX_KEYS);
-                    format!("{open} parameter_{place}{{0,{most}}} \"</function>\"")
-                }
-            };
+            return format!("{open} {} \"</function>\"", self.parameters(tool));
         }
         let key = match self.dialect {
             Dialect::Plain => "parameters",
@@ -114,14 +109,14 @@ impl CallGrammar<'_> {
         };
         let name = Value::from(tool.name.as_str());
         let open = quoted(&format!("{{\"name\": {name}, \"{key}\": "));
-        if !tool.strict {
+        if !self.is_followed(tool) {
             return format!("{open} any_object \"}}\"");
         }
         let schema = match &tool.parameters {
             Value::Object(schema) if !schema.is_empty() => tool.parameters.clone(),
             _ => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
         };
-        format!("{open} %json {schema} \"}}\"")
+        format!("{open} {} \"}}\"", json(schema, !tool.strict))
     }
 
     /// Strict arguments are JSON in every dialect: that is what a schema speaks of, and models know it.
@@ -129,17 +124,26 @@ impl CallGrammar<'_> {
         self.dialect != Dialect::Elements || tool.strict
     }
 
-    fn parameter(&self, place: usize, tool: &Tool) -> String {
-        let named = properties(tool);
-        if self.is_json(tool) || named.as_ref().is_some_and(Vec::is_empty) {
-            return String::new();
-        }
-        let keys = named.filter(|_| self.tools.list().len() <= MAX_TOOLS_WITH_KEYS);
-        let key = keys.map_or("any_key".to_owned(), |keys| {
-            let keys = keys.iter().map(|key| quoted(key));
-            format!("({})", keys.collect::<Vec<_>>().join(" | "))
+    /// Whether the arguments have to fit the tool's schema.
+    fn is_followed(&self, tool: &Tool) -> bool {
+        let is_known = properties(tool).is_some();
+        let is_one_of_few = self.tools.list().len() <= MAX_TOOLS_WITH_SCHEMAS;
+        tool.strict || (self.is_forced && is_known && is_one_of_few)
+    }
+
+    /// Arguments as elements: in the schema's order, and those that are required at least.
+    fn parameters(&self, tool: &Tool) -> String {
+        let Some(properties) = properties(tool).filter(|_| self.is_followed(tool)) else {
+            return format!("parameter{{0,{MAX_KEYS}}}");
+        };
+        let required = tool.parameters.get("required").and_then(Value::as_array);
+        let is_required = |key: &String| required.is_some_and(|keys| keys.iter().any(|k| k == key));
+        let parameters = properties.iter().map(|(key, schema)| {
+            let open = quoted(&format!("<parameter={key}>\n"));
+            let times = if is_required(key) { "" } else { "?" };
+            format!("({open} {}){times}", value(schema, &tool.parameters))
         });
-        format!("parameter_{place}: \"<parameter=\" {key} \">\\n\" value\n")
+        parameters.collect::<Vec<_>>().join(" ")
     }
 
     fn marks(&self) -> (String, String) {
@@ -150,10 +154,45 @@ impl CallGrammar<'_> {
     }
 }
 
-/// Names of the tool's arguments, if that is known.
-fn properties(tool: &Tool) -> Option<Vec<&String>> {
-    let properties = tool.parameters.get("properties")?.as_object()?;
-    Some(properties.keys().collect())
+/// The tool's arguments with their schemas, if it says which it takes.
+fn properties(tool: &Tool) -> Option<&Map<String, Value>> {
+    tool.parameters.get("properties")?.as_object()
+}
+
+/// The value of an argument that is an element, up to the end of the element.
+fn value(schema: &Value, root: &Value) -> String {
+    let close = "\"\\n</parameter>\\n\"";
+    match kind(schema, root) {
+        Kind::Text => "value".to_owned(),
+        Kind::Listed(values) => {
+            let written = values.iter().map(|value| match value {
+                Value::String(text) => quoted(text),
+                other => quoted(&other.to_string()),
+            });
+            let written = written.collect::<Vec<_>>().join(" | ");
+            format!("({written}) {close}")
+        }
+        Kind::Json => {
+            let mut schema = schema.clone();
+            // What its references are about.
+            for key in ["$defs", "definitions"] {
+                if let (Some(schema), Some(defined)) = (schema.as_object_mut(), root.get(key)) {
+                    schema.insert(key.to_owned(), defined.clone());
+                }
+            }
+            format!("{} {close}", json(schema, true))
+        }
+    }
+}
+
+/// JSON that fits a schema. `is_lenient`: what the schema says beyond what can be enforced is left out; else the grammar is
+/// refused for it.
+fn json(mut schema: Value, is_lenient: bool) -> String {
+    if let Some(schema) = schema.as_object_mut() {
+        let options = json!({ "lenient": is_lenient, "whitespace_pattern": JSON_WHITESPACE });
+        schema.insert("x-guidance".to_owned(), options);
+    }
+    format!("%json {schema}")
 }
 
 /// A text as Lark has it: as JSON does.

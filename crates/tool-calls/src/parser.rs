@@ -121,7 +121,8 @@ impl CallParser {
         let held = std::mem::take(&mut self.held);
         match &mut self.state {
             State::Text | State::Whole { .. } => {
-                if !self.is_behind_call || !held.trim().is_empty() {
+                // Behind a call only the beginning of another is held back.
+                if !self.is_behind_call {
                     self.say(&held, &mut out);
                 }
             }

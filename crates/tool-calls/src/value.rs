@@ -23,6 +23,37 @@ enum Type<'s> {
     Any,
 }
 
+/// How the text of a value is to be written.
+pub(crate) enum Kind<'s> {
+    /// As it is.
+    Text,
+    /// As one of these: texts as they are, others as JSON.
+    Listed(&'s [Value]),
+    /// As JSON that fits the schema.
+    Json,
+}
+
+/// How a value of `schema` is written, whose references are about `root`.
+pub(crate) fn kind<'s>(schema: &'s Value, root: &'s Value) -> Kind<'s> {
+    let types = types(schema, root);
+    match types.as_slice() {
+        [Type::OneOf(values)] => Kind::Listed(values),
+        [Type::Const(value)] => Kind::Listed(std::slice::from_ref(value)),
+        types => {
+            let is_json = |kind: &Type<'_>| {
+                matches!(
+                    kind,
+                    Type::Number | Type::Boolean | Type::Object | Type::Array
+                )
+            };
+            match !types.is_empty() && types.iter().all(is_json) {
+                true => Kind::Json,
+                false => Kind::Text,
+            }
+        }
+    }
+}
+
 /// Writes one value. A text is written as it grows; everything else when it is complete.
 #[derive(Debug, Clone)]
 pub(crate) struct ValueWriter {

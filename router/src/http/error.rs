@@ -79,6 +79,16 @@ struct AnthropicDetail {
     #[serde(rename = "type")]
     kind: &'static str,
     message: String,
+    /// What a client can do something about by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<AnthropicDetails>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct AnthropicDetails {
+    error_code: &'static str,
+    /// Fields of the request.
+    unsupported: [&'static str; 1],
 }
 
 /// The response has a status and the error beside it; [`write_body`] knows the request and gives it a body.
@@ -176,9 +186,14 @@ pub(super) fn openai(error: &RouterError) -> OpenAiBody {
         _ => "invalid_request_error",
     };
     let (n_prompt_tokens, n_ctx) = too_long(error).unzip();
+    let message = match code(error) {
+        // Clients that shorten conversations look for this word in the message.
+        Some(code @ "context_length_exceeded") => format!("{error} ({code})"),
+        _ => error.to_string(),
+    };
     OpenAiBody {
         error: OpenAiDetail {
-            message: error.to_string(),
+            message,
             kind,
             param: param(error),
             code: code(error),
@@ -223,9 +238,22 @@ pub(super) fn anthropic(error: &RouterError, request_id: &str) -> AnthropicBody 
     };
     AnthropicBody {
         kind: "error",
-        error: AnthropicDetail { kind, message },
+        error: AnthropicDetail {
+            kind,
+            message,
+            details: details(error),
+        },
         request_id: request_id.to_owned(),
     }
+}
+
+/// Told that threads are not kept, the official clients send whole conversations.
+fn details(error: &RouterError) -> Option<AnthropicDetails> {
+    let is_thread = param(error).as_deref() == Some("thread");
+    is_thread.then_some(AnthropicDetails {
+        error_code: "thread_unsupported_request",
+        unsupported: ["thread"],
+    })
 }
 
 /// Tokens of a prompt that is too long, and those that there is room for.

@@ -17,15 +17,20 @@ const REASONING_LEVELS: [(&str, &str); 5] = [
     ("low", "A short thought, or none"),
     ("medium", "Some thought"),
     ("high", "Much thought"),
-    ("x-high", "More than much"),
+    ("xhigh", "More than much"),
     ("max", "As much as the model may"),
 ];
 
-/// All models; for Codex, which says who it is, also as it wants to have them told.
+/// All models, with the fields of OpenAI's list and of Anthropic's; for Codex, which says who it is, also as it wants to have them
+/// told.
 pub(super) async fn list<T: Target>(Shared(state): Shared<Arc<State<T>>>, uri: Uri) -> Json<Value> {
     let entry = entry(&state).await;
     let context_length = entry["context_length"].clone();
-    let mut list = json!({ "object": "list", "data": [entry] });
+    let id = entry["id"].clone();
+    let mut list = json!({
+        "object": "list", "data": [entry],
+        "has_more": false, "first_id": id, "last_id": id,
+    });
     let mut query = uri.query().unwrap_or_default().split('&');
     if query.any(|pair| pair.split('=').next() == Some("client_version")) {
         let model = codex_entry(&state.words.model_name, context_length);
@@ -34,6 +39,10 @@ pub(super) async fn list<T: Target>(Shared(state): Shared<Arc<State<T>>>, uri: U
     Json(list)
 }
 
+/// What Codex tells the model in place of its own instructions, which are 17 KB long and written for a far larger one.
+const CODEX_INSTRUCTIONS: &str = include_str!("codex-instructions.txt");
+
+/// As Codex 0.169 reads it: without one of these fields it leaves the whole catalogue aside.
 fn codex_entry(name: &str, context_window: Value) -> Value {
     let level = |(effort, description)| json!({ "effort": effort, "description": description });
     let levels: Vec<Value> = REASONING_LEVELS.into_iter().map(level).collect();
@@ -48,8 +57,11 @@ fn codex_entry(name: &str, context_window: Value) -> Value {
         "supported_in_api": true,
         "priority": 0,
         "context_window": context_window,
-        "supports_reasoning_summaries": false,
-        "supports_parallel_tool_calls": true,
+        "input_modalities": ["text"],
+        "support_verbosity": false,
+        "truncation_policy": { "mode": "tokens", "limit": 10000 },
+        "experimental_supported_tools": [],
+        "base_instructions": CODEX_INSTRUCTIONS,
     })
 }
 
@@ -61,6 +73,9 @@ pub(super) async fn one<T: Target>(
     state.find_model(&id)?;
     Ok(Json(entry(&state).await))
 }
+
+/// When a model was released if nobody knows, as Anthropic has it.
+const RELEASED: &str = "1970-01-01T00:00:00Z";
 
 /// The context length is null until the target has told it.
 async fn entry<T: Target>(state: &State<T>) -> Value {
@@ -74,5 +89,10 @@ async fn entry<T: Target>(state: &State<T>) -> Value {
         "owned_by": "tandem",
         "context_length": context_length,
         "max_context_length": context_length,
+        "type": "model",
+        "display_name": state.words.model_name,
+        "created_at": RELEASED,
+        "lifecycle": "active",
+        "max_input_tokens": context_length,
     })
 }

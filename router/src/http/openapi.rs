@@ -128,7 +128,10 @@ fn service(document: &mut Document) {
     let failure = document.failure::<OpenAiBody>();
     let number = json!({ "type": ["integer", "null"] });
     let model = json!({ "type": "object",
-        "required": ["id", "object", "created", "owned_by", "context_length", "max_context_length"],
+        "required": [
+            "id", "object", "created", "owned_by", "context_length", "max_context_length",
+            "type", "display_name", "created_at", "lifecycle", "max_input_tokens",
+        ],
         "properties": {
             "id": { "type": "string" },
             "object": { "const": "model" },
@@ -136,10 +139,20 @@ fn service(document: &mut Document) {
             "owned_by": { "type": "string" },
             "context_length": number,
             "max_context_length": number,
+            "type": { "const": "model" },
+            "display_name": { "type": "string" },
+            "created_at": { "type": "string", "format": "date-time" },
+            "lifecycle": { "const": "active" },
+            "max_input_tokens": number,
         },
     });
-    let list =
-        json!({ "object": { "const": "list" }, "data": { "type": "array", "items": model } });
+    let list = json!({
+        "object": { "const": "list" },
+        "data": { "type": "array", "items": model },
+        "has_more": { "const": false },
+        "first_id": { "type": "string" },
+        "last_id": { "type": "string" },
+    });
     document
         .get("/v1/models", "The models")
         .gives(Answer::object("A list of one.", list))

@@ -167,7 +167,12 @@ fn refusals_of_the_worker_have_their_status() {
                 reply.header("retry-after").is_some(),
                 [429, 503].contains(&status)
             );
-            let expected = json!({ "message": "m", "type": kind, "param": null, "code": code });
+            // Where clients look for it, the code stands in the message as well.
+            let message = match code == "context_length_exceeded" {
+                true => "m (context_length_exceeded)",
+                false => "m",
+            };
+            let expected = json!({ "message": message, "type": kind, "param": null, "code": code });
             assert_eq!(reply.json()["error"], expected);
         }
     }

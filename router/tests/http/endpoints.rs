@@ -18,6 +18,8 @@ fn models_are_listed_and_found_by_name() {
     let entry = &list["data"][0];
     assert_eq!(entry["id"], "served/name");
     assert_eq!(entry["context_length"], 512);
+    assert_eq!(entry["max_input_tokens"], 512);
+    assert_eq!(list["last_id"], "served/name");
     assert_eq!(&server.get("/v1/models/served/name").json(), entry);
     assert_eq!(&server.get("/v1/models/demo-target").json(), entry);
     let reply = server.get("/v1/models/other");

@@ -340,6 +340,18 @@ fn bad_requests_are_refused_before_a_stream_begins() {
 }
 
 #[test]
+fn a_thread_is_refused_as_clients_understand_it() {
+    let server = Server::start(Script::says(&TOKENIZER, "x"));
+    let body = hello(json!({ "thread": { "type": "create" } }));
+    let reply = server.post("/v1/messages?beta=true", &body);
+    assert_eq!(reply.status, 400);
+    let details = json!({ "error_code": "thread_unsupported_request", "unsupported": ["thread"] });
+    assert_eq!(reply.json()["error"]["details"], details);
+    let body = hello(json!({ "thread": null, "thinking": { "type": "between_tools" } }));
+    assert_eq!(server.post(MESSAGES, &body).status, 200);
+}
+
+#[test]
 fn an_unknown_model_is_refused_where_names_count() {
     let config = RouterConfig {
         strict_model_names: true,

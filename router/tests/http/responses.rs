@@ -194,7 +194,12 @@ fn events_of_reasoning_and_text_have_their_order() {
         "output_item.done",
         "completed",
     ];
-    let reasoning = ["reasoning_text.delta", "reasoning_text.done"];
+    let reasoning = [
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+    ];
     assert_eq!(names, [&opening[..], &reasoning, &message].concat());
     assert_eq!(response["output"][0]["type"], "reasoning");
     let summary = [

@@ -71,6 +71,19 @@ fn codex_finds_its_catalogue_among_the_models() {
     assert_eq!(entry["slug"], list["data"][0]["id"]);
     assert_eq!(entry["context_window"], 512);
     assert_eq!(entry["shell_type"], "shell_command");
+    // Without one of these Codex leaves the catalogue aside.
+    for field in [
+        "display_name",
+        "visibility",
+        "supported_in_api",
+        "priority",
+        "support_verbosity",
+        "truncation_policy",
+        "experimental_supported_tools",
+        "base_instructions",
+    ] {
+        assert!(entry.get(field).is_some(), "{field}");
+    }
     assert_eq!(
         entry["supported_reasoning_levels"]
             .as_array()

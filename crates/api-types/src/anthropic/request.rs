@@ -22,6 +22,8 @@ impl ChatRequest {
     /// Everything that [`RequestError`] lists.
     pub fn from_messages_body(body: &[u8]) -> Result<Self, RequestError> {
         let mut fields = Fields::of_body(body)?;
+        // A thread goes on from messages that a server would have kept: passed over, it would be answered without them.
+        fields.refuse(&["thread"])?;
         let mut conversation = Conversation::default();
         if let Some(system) = fields.value("system") {
             conversation.add_system("system", system)?;
@@ -54,10 +56,7 @@ impl ChatRequest {
             continue_final_message,
             thinking,
             template_kwargs: Map::new(),
-            response_format: match format {
-                Some(format) => Some(format),
-                None => ResponseFormat::take(&mut fields)?,
-            },
+            response_format: ResponseFormat::take(&mut fields, format)?,
             top_logprobs: None,
             compression: CompressionOptions::take(&mut fields)?,
             options,

@@ -60,7 +60,7 @@ events! {
         /// The item as it stands in the output.
         item: OutputItem,
     }
-    /// A part of a message begins.
+    /// A part of a message or of a reasoning begins.
     "response.content_part.added" PartAdded {
         /// The item.
         item_id: String,
@@ -71,7 +71,7 @@ events! {
         /// The part, still empty.
         part: ContentPart,
     }
-    /// A part of a message is whole.
+    /// A part of a message or of a reasoning is whole.
     "response.content_part.done" PartDone {
         /// The item.
         item_id: String,

@@ -275,6 +275,11 @@ fn a_call_that_is_cut_off_is_left_open() {
             Some("{}"),
         ),
         (
+            "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<t",
+            "",
+            Some("{}"),
+        ),
+        (
             "hi <tool_call>\n<function=no",
             "hi <tool_call>\n<function=no",
             None,

@@ -124,13 +124,21 @@ impl Item {
                     text: String::new(),
                 },
             }),
+            Body::Reasoning { .. } => events.push(Kind::PartAdded {
+                item_id,
+                output_index,
+                content_index: ONLY,
+                part: ContentPart::ReasoningText {
+                    text: String::new(),
+                },
+            }),
             Body::Message { .. } => events.push(Kind::PartAdded {
                 item_id,
                 output_index,
                 content_index: ONLY,
                 part: ContentPart::output_text(String::new()),
             }),
-            _ => {}
+            Body::Function { .. } | Body::Custom { .. } => {}
         }
         events
     }
@@ -312,13 +320,22 @@ fn end_reasoning(
             },
         ]
     } else {
-        content.push(ContentPart::ReasoningText { text: text.clone() });
-        vec![Kind::ReasoningDone {
-            item_id,
-            output_index,
-            content_index: ONLY,
-            text,
-        }]
+        let part = ContentPart::ReasoningText { text: text.clone() };
+        content.push(part.clone());
+        vec![
+            Kind::ReasoningDone {
+                item_id: item_id.clone(),
+                output_index,
+                content_index: ONLY,
+                text,
+            },
+            Kind::PartDone {
+                item_id,
+                output_index,
+                content_index: ONLY,
+                part,
+            },
+        ]
     };
     let item = OutputItem::Reasoning {
         id,

@@ -1,5 +1,6 @@
 """Agents on the command line: where they are installed to, and how they are run, away from the user's own settings."""
 
+import json
 import os
 import subprocess
 import tempfile
@@ -12,13 +13,27 @@ INSTALLED = ROOT / "target" / "harness-npm"
 
 def npm(package, version):
     """Installs a package from the npm registry, once, and tells the folder with its commands."""
-    folder = INSTALLED / f"{package.replace('/', '-').lstrip('@')}-{version}"
-    commands = folder / "node_modules" / ".bin"
-    if not commands.is_dir():
+    name = f"{package.replace('/', '-').lstrip('@')}-{version}"
+    return npm_together(name, {package: version}) / "node_modules" / ".bin"
+
+
+def npm_together(name, versions):
+    """Installs packages beside each other, unless they are there in these versions, and tells the folder."""
+    folder = INSTALLED / name
+    if any(installed(folder, package) != version for package, version in versions.items()):
         folder.mkdir(parents=True, exist_ok=True)
-        options = ["--prefix", folder, "--no-audit", "--no-fund", "--no-package-lock", "--loglevel", "error"]
-        subprocess.run(["npm", "install", *options, f"{package}@{version}"], check=True, timeout=600)
-    return commands
+        options = ["--prefix", folder, "--no-audit", "--no-fund", "--no-package-lock", "--save-exact", "--loglevel", "error"]
+        wanted = [f"{package}@{version}" for package, version in versions.items()]
+        subprocess.run(["npm", "install", *options, *wanted], check=True, timeout=600)
+    return folder
+
+
+def installed(folder, package):
+    """Its version, or None."""
+    try:
+        return json.loads((folder / "node_modules" / package / "package.json").read_text())["version"]
+    except FileNotFoundError:
+        return None
 
 
 class Home:

@@ -2,13 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
 
-from stack import ROOT
+from recorder import DIALECTS, shortened
+from stack import ROOT, wait_until
 
 INSTALLED = ROOT / "target" / "harness-npm"
+PASSWORD = "The password is tandem-7."
+FREED_WITHIN_SECONDS = 5
 
 
 def npm(package, version):
@@ -45,7 +49,7 @@ class Home:
         self.project = Path(self.folder.name) / "project"
         self.path.mkdir()
         self.project.mkdir()
-        (self.project / "notes.txt").write_text("The password is tandem-7.\n")
+        (self.project / "notes.txt").write_text(f"{PASSWORD}\n")
         return self
 
     def __exit__(self, *_):
@@ -53,8 +57,7 @@ class Home:
 
     def run(self, command, environment, seconds=180):
         """What it said, standard output and standard error; an exit status other than 0 or no end in time fails."""
-        # Nothing of the caller's environment but where programs are: a key or an address in it would go elsewhere.
-        clean = {"PATH": os.environ["PATH"], "HOME": str(self.path), "LANG": "C.UTF-8", "TERM": "dumb", **environment}
+        clean = self.clean(environment)
         command = [str(word) for word in command]
         try:
             ran = subprocess.run(
@@ -65,3 +68,73 @@ class Home:
             raise AssertionError(f"{command[0]} did not end within {seconds} s:\n" + "\n".join(said)) from None
         assert ran.returncode == 0, f"{command[0]} ended with {ran.returncode}:\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
         return ran.stdout, ran.stderr
+
+    def leave(self, command, environment, when, seconds=60):
+        """Starts it, presses Ctrl-C once `when()` holds, and waits for its end."""
+        command = [str(word) for word in command]
+        with tempfile.TemporaryFile("w+") as said:
+            # A session of its own: Ctrl-C reaches all processes of a terminal, not only the one that was started.
+            agent = subprocess.Popen(
+                command,
+                cwd=self.project,
+                env=self.clean(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            try:
+                wait_until(lambda: when() or agent.poll() is not None, seconds, f"what {command[0]} is to be left at")
+                assert agent.poll() is None, f"{command[0]} ended with {agent.returncode} before that"
+                os.killpg(agent.pid, signal.SIGINT)
+                agent.wait(seconds)
+            except BaseException:
+                said.seek(0)
+                print(said.read()[-2000:])
+                raise
+            finally:
+                if agent.poll() is None:
+                    os.killpg(agent.pid, signal.SIGKILL)
+                    agent.wait()
+
+    def clean(self, environment):
+        """Nothing of the caller's environment but where programs are: a key or an address in it would go elsewhere."""
+        return {"PATH": os.environ["PATH"], "HOME": str(self.path), "LANG": "C.UTF-8", "TERM": "dumb", **environment}
+
+
+def answering(rewrite, text):
+    """The same, but where no call is asked for the model says `text`: some agents take an answer that was cut off for an error,
+    or ask for more. It writes under a grammar; in the Responses API, which has one for JSON only, with quotation marks."""
+
+    def answered(path, body):
+        body = rewrite(path, body)
+        if body is None or isinstance(body.get("tool_choice"), dict):
+            return body
+        if "tools" in body:
+            body["tool_choice"] = {"type": "none"} if path == "/v1/messages" else "none"
+        if path == "/v1/responses":
+            schema = {"type": "json_schema", "name": "answer", "schema": {"const": text}}
+            return {**body, "text": {"format": schema}}
+        return {**body, "guided_choice": [text]}
+
+    return answered
+
+
+def lasting(path, body):
+    """A `rewrite` for an answer that is text and does not end by itself."""
+    if path not in DIALECTS:
+        return None
+    body = {**shortened(body), "ignore_eos": True, DIALECTS[path].limit: 4000}
+    return {name: value for name, value in body.items() if name not in ("tools", "tool_choice")}
+
+
+def refused(recorder):
+    """Method, path and status of each request that was not answered with success."""
+    return [(it.method, it.path, it.status) for it in recorder.exchanges if not 200 <= it.status < 300]
+
+
+def freed(stack):
+    """Waits until nothing runs any more; how many milliseconds that took."""
+    series = ("tandem_worker_running_sequences", "tandem_worker_queued_requests", "tandem_answers_in_flight")
+    took = wait_until(lambda: not any(stack.metrics()[name] for name in series), FREED_WITHIN_SECONDS, "nothing runs")
+    return round(took * 1000)

@@ -40,6 +40,12 @@ def installed(folder, package):
         return None
 
 
+def example(path, url):
+    """The settings that README.md shows to users for the file `path`, for the set at `url`."""
+    text = (ROOT / "harness" / "README.md").read_text().partition(f"`{path}`")[2]
+    return text.split("```")[1].partition("\n")[2].replace("http://127.0.0.1:8000", url)
+
+
 class Home:
     """A home folder of its own and a project folder with a file in it: `with Home() as home: home.run([...])`."""
 
@@ -55,8 +61,8 @@ class Home:
     def __exit__(self, *_):
         self.folder.cleanup()
 
-    def run(self, command, environment, seconds=180):
-        """What it said, standard output and standard error; an exit status other than 0 or no end in time fails."""
+    def run(self, command, environment, seconds=180, status=0):
+        """What it said, standard output and standard error; another exit status than this or no end in time fails."""
         clean = self.clean(environment)
         command = [str(word) for word in command]
         try:
@@ -66,7 +72,7 @@ class Home:
         except subprocess.TimeoutExpired as error:
             said = [(it or b"").decode(errors="replace")[-2000:] for it in (error.stdout, error.stderr)]
             raise AssertionError(f"{command[0]} did not end within {seconds} s:\n" + "\n".join(said)) from None
-        assert ran.returncode == 0, f"{command[0]} ended with {ran.returncode}:\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
+        assert ran.returncode == status, f"{command[0]} ended with {ran.returncode}:\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
         return ran.stdout, ran.stderr
 
     def leave(self, command, environment, when, seconds=60):

@@ -6,7 +6,7 @@
 import json
 import unittest
 
-from agents import PASSWORD, Home, answering, freed, lasting, npm, refused
+from agents import PASSWORD, Home, answering, example, freed, lasting, npm, refused
 from recorder import Recorder, directing
 from stack import Stack
 from streams import of_responses
@@ -14,24 +14,6 @@ from suite import arguments, parser, proved, run
 
 VERSION = "0.169.0"
 QUESTION = "What is the password in notes.txt?"
-# As a user writes `~/.codex/config.toml`. The last lines keep Codex from asking others for news, plugins and statistics.
-CONFIG = """
-model = "tandem"
-model_provider = "tandem"
-check_for_update_on_startup = false
-
-[model_providers.tandem]
-name = "Tandem"
-base_url = "{url}/v1"
-wire_api = "responses"
-{provider}
-
-[analytics]
-enabled = false
-
-[features]
-plugins = false
-"""
 # Codex asks a provider for its models only where a command tells the key.
 KEY_BY_COMMAND = """
 [model_providers.tandem.auth]
@@ -43,7 +25,7 @@ args = ["any key"]
 class CodexHome(Home):
     def configure(self, url, provider=""):
         (self.path / ".codex").mkdir()
-        (self.path / ".codex" / "config.toml").write_text(CONFIG.format(url=url, provider=provider))
+        (self.path / ".codex" / "config.toml").write_text(example("~/.codex/config.toml", url) + provider)
 
 
 # Codex's own sandbox needs rights that a container may not give; the project folder is a fresh one.
@@ -106,6 +88,15 @@ class Codex(unittest.TestCase):
         self.assertEqual((asked.path, asked.status), (f"/v1/models?client_version={VERSION}", 200))
         self.assertIn(asked.json["data"][0]["id"], [model["slug"] for model in json.loads(said)["models"]])
         proved("catalogue: asked for, and taken")
+
+    def test_a_context_that_is_too_small(self):
+        with Recorder(self.stack) as recorder, CodexHome() as home:
+            home.configure(recorder.url)
+            said, _ = home.run([self.codex, *EXEC], {}, status=1)
+        (asked,) = recorder.exchanges
+        self.assertEqual((asked.status, asked.json["error"]["code"]), (400, "context_length_exceeded"))
+        self.assertIn("ran out of room in the model's context window", said)
+        proved("overflow: Codex knows the error for what it is, and does not try again")
 
     def test_a_user_who_leaves(self):
         before = self.stack.metrics().get("tandem_requests_cancelled_total", 0)

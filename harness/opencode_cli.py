@@ -6,7 +6,7 @@
 import json
 import unittest
 
-from agents import PASSWORD, Home, answering, freed, lasting, npm, refused
+from agents import PASSWORD, Home, answering, example, freed, lasting, npm, refused
 from recorder import Recorder, directing
 from stack import Stack
 from streams import of_chat
@@ -15,28 +15,13 @@ from suite import arguments, parser, proved, run
 VERSION = "1.18.33"
 QUESTION = "What is the password in notes.txt?"
 COMMAND = {"command": "cat notes.txt", "description": "Reads the notes"}
-# As a user writes `opencode.json`. The provider's package is inside the program; the context is what the set was started with.
-CONFIG = {
-    "$schema": "https://opencode.ai/config.json",
-    "model": "tandem/tandem",
-    "autoupdate": False,
-    "share": "disabled",
-    "provider": {
-        "tandem": {
-            "npm": "@ai-sdk/openai-compatible",
-            "name": "Tandem",
-            "options": {"baseURL": "{url}/v1"},
-            "models": {"tandem": {"name": "Tandem", "limit": {"context": 86016, "output": 8192}}},
-        }
-    },
-}
-# No list of other models from elsewhere.
-ENVIRONMENT = {"OPENCODE_DISABLE_MODELS_FETCH": "1"}
+# No list of other models from elsewhere, and nothing from npm: the provider's package has to be inside the program.
+ENVIRONMENT = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "npm_config_registry": "http://127.0.0.1:9"}
 
 
 class OpenCodeHome(Home):
     def configure(self, url):
-        (self.project / "opencode.json").write_text(json.dumps(CONFIG).replace("{url}", url))
+        (self.project / "opencode.json").write_text(example("opencode.json", url))
 
 
 def with_tools(recorder):

@@ -6,7 +6,7 @@
 import json
 import unittest
 
-from agents import PASSWORD, Home, answering, freed, lasting, npm, refused
+from agents import PASSWORD, Home, answering, example, freed, lasting, npm, refused
 from recorder import Recorder, directing
 from stack import Stack
 from streams import of_chat
@@ -15,26 +15,6 @@ from suite import arguments, parser, proved, run
 VERSION = "0.24.4"
 QUESTION = "What is the password in notes.txt?"
 TOOL = "run_shell_command"
-# As a user writes `~/.qwen/settings.json`; the context is what the set was started with.
-SETTINGS = {
-    "env": {"TANDEM_API_KEY": "any key"},
-    "security": {"auth": {"selectedType": "openai"}},
-    "model": {"name": "tandem"},
-    "modelProviders": {
-        "openai": [
-            {
-                "id": "tandem",
-                "name": "Tandem",
-                "envKey": "TANDEM_API_KEY",
-                "baseUrl": "{url}/v1",
-                "generationConfig": {"contextWindowSize": 65536},
-            }
-        ]
-    },
-    # Neither news nor statistics go elsewhere.
-    "general": {"enableAutoUpdate": False},
-    "privacy": {"usageStatisticsEnabled": False},
-}
 # Nobody is there to be asked whether a command may run.
 ASK = ["--approval-mode", "yolo", "-p", QUESTION]
 
@@ -42,7 +22,7 @@ ASK = ["--approval-mode", "yolo", "-p", QUESTION]
 class QwenHome(Home):
     def configure(self, url):
         (self.path / ".qwen").mkdir()
-        (self.path / ".qwen" / "settings.json").write_text(json.dumps(SETTINGS).replace("{url}", url))
+        (self.path / ".qwen" / "settings.json").write_text(example("~/.qwen/settings.json", url))
 
 
 class QwenCode(unittest.TestCase):
@@ -99,6 +79,15 @@ class QwenCode(unittest.TestCase):
             self.assertEqual(refused(recorder), [])
         self.assertEqual(said.strip(), PASSWORD)
         proved("-p: without a format the answer alone is shown")
+
+    def test_a_context_that_is_too_small(self):
+        with Recorder(self.stack) as recorder, QwenHome() as home:
+            home.configure(recorder.url)
+            _, complaint = home.run([self.qwen, *ASK], {}, status=1)
+        answers = {(exchange.status, exchange.json["error"]["code"]) for exchange in recorder.exchanges}
+        self.assertEqual(answers, {(400, "context_length_exceeded")})
+        self.assertIn(recorder.exchanges[0].json["error"]["message"], complaint)
+        proved(f"overflow: {recorder.exchanges[0].json['error']['message']!r} is shown after {len(recorder.exchanges)} requests")
 
     def test_a_user_who_leaves(self):
         before = self.stack.metrics().get("tandem_requests_cancelled_total", 0)

@@ -487,11 +487,18 @@ fn a_forced_call_and_strict_arguments_are_held_to() {
         named.contains("<function=now>") && !named.contains("write_file"),
         "{named}"
     );
+    // An argument has its type, and may be missing.
+    let weather = json!({ "type": "function", "function": { "name": "get_weather" } });
+    let weather = grammar(&script, &server, json!({ "tool_choice": weather })).unwrap();
+    assert!(
+        weather.contains(r#"("<parameter=days>\n" %json {"type":"integer""#),
+        "{weather}"
+    );
     let mut strict = tools();
     strict[2]["function"]["strict"] = true.into();
     let strict = grammar(&script, &server, json!({ "tools": strict })).unwrap();
     assert!(
-        strict.contains("%json {\"type\":\"object\",\"properties\":{}}"),
+        strict.contains("%json {\"type\":\"object\",\"properties\":{}"),
         "{strict}"
     );
     assert!(

@@ -10,10 +10,12 @@ use crate::gpu::modules::HEADERS;
 use crate::gpu::nvrtc::Nvrtc;
 
 /// What clang is told: freestanding, as hiprtc does it.
-const HIP_OPTIONS: [&str; 9] = [
+const HIP_OPTIONS: [&str; 10] = [
     "-x",
     "hip",
     "--cuda-device-only",
+    // A bundle of one asks for a program that not every package of clang has.
+    "--no-gpu-bundle-output",
     "-nogpulib",
     "-nogpuinc",
     "-std=c++17",

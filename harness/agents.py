@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,24 +12,27 @@ from recorder import DIALECTS, shortened
 from stack import ROOT, wait_until
 
 INSTALLED = ROOT / "target" / "harness-npm"
+INSTALLED_PYTHON = ROOT / "target" / "harness-pypi"
 PASSWORD = "The password is tandem-7."
 FREED_WITHIN_SECONDS = 5
 
 
-def npm(package, version):
-    """Installs a package from the npm registry, once, and tells the folder with its commands."""
+def npm(package, version, node=None):
+    """Installs a package from the npm registry, once, and tells the folder with its commands. `node` is a folder with the
+    Node that its installation needs, where the system's is too old."""
     name = f"{package.replace('/', '-').lstrip('@')}-{version}"
-    return npm_together(name, {package: version}) / "node_modules" / ".bin"
+    return npm_together(name, {package: version}, node) / "node_modules" / ".bin"
 
 
-def npm_together(name, versions):
+def npm_together(name, versions, node=None):
     """Installs packages beside each other, unless they are there in these versions, and tells the folder."""
     folder = INSTALLED / name
     if any(installed(folder, package) != version for package, version in versions.items()):
         folder.mkdir(parents=True, exist_ok=True)
         options = ["--prefix", folder, "--no-audit", "--no-fund", "--no-package-lock", "--save-exact", "--loglevel", "error"]
         wanted = [f"{package}@{version}" for package, version in versions.items()]
-        subprocess.run(["npm", "install", *options, *wanted], check=True, timeout=600)
+        path = os.environ["PATH"] if node is None else f"{node}{os.pathsep}{os.environ['PATH']}"
+        subprocess.run(["npm", "install", *options, *wanted], check=True, timeout=600, env={**os.environ, "PATH": path})
     return folder
 
 
@@ -38,6 +42,22 @@ def installed(folder, package):
         return json.loads((folder / "node_modules" / package / "package.json").read_text())["version"]
     except FileNotFoundError:
         return None
+
+
+def pip(package, version, requirements=None):
+    """Installs a package from PyPI into an environment of its own, once, and tells the folder with its commands.
+    `requirements` is a file with what it needs, where that is less than it says."""
+    folder = INSTALLED_PYTHON / f"{package}-{version}"
+    commands, done = folder / "bin", folder / "installed"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        options = ["--quiet", "--disable-pip-version-check"]
+        if requirements is not None:
+            subprocess.run([commands / "pip", "install", *options, "-r", requirements], check=True, timeout=1200)
+            options.append("--no-deps")
+        subprocess.run([commands / "pip", "install", *options, f"{package}=={version}"], check=True, timeout=1200)
+        done.touch()
+    return commands
 
 
 def example(path, url):
@@ -63,7 +83,7 @@ class Home:
 
     def run(self, command, environment, seconds=180, status=0):
         """What it said, standard output and standard error; another exit status than this or no end in time fails."""
-        clean = self.clean(environment)
+        clean = self.environment(environment)
         command = [str(word) for word in command]
         try:
             ran = subprocess.run(
@@ -76,14 +96,14 @@ class Home:
         return ran.stdout, ran.stderr
 
     def leave(self, command, environment, when, seconds=60):
-        """Starts it, presses Ctrl-C once `when()` holds, and waits for its end."""
+        """Starts it, presses Ctrl-C once `when()` holds, and waits for its end; how long that took."""
         command = [str(word) for word in command]
         with tempfile.TemporaryFile("w+") as said:
             # A session of its own: Ctrl-C reaches all processes of a terminal, not only the one that was started.
             agent = subprocess.Popen(
                 command,
                 cwd=self.project,
-                env=self.clean(environment),
+                env=self.environment(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -93,7 +113,7 @@ class Home:
                 wait_until(lambda: when() or agent.poll() is not None, seconds, f"what {command[0]} is to be left at")
                 assert agent.poll() is None, f"{command[0]} ended with {agent.returncode} before that"
                 os.killpg(agent.pid, signal.SIGINT)
-                agent.wait(seconds)
+                return wait_until(lambda: agent.poll() is not None, seconds, f"{command[0]} ends after Ctrl-C")
             except BaseException:
                 said.seek(0)
                 print(said.read()[-2000:])
@@ -103,9 +123,9 @@ class Home:
                     os.killpg(agent.pid, signal.SIGKILL)
                     agent.wait()
 
-    def clean(self, environment):
+    def environment(self, more):
         """Nothing of the caller's environment but where programs are: a key or an address in it would go elsewhere."""
-        return {"PATH": os.environ["PATH"], "HOME": str(self.path), "LANG": "C.UTF-8", "TERM": "dumb", **environment}
+        return {"PATH": os.environ["PATH"], "HOME": str(self.path), "LANG": "C.UTF-8", "TERM": "dumb", **more}
 
 
 def answering(rewrite, text):

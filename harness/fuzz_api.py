@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from stack import BINARY, Stack, wait_until
+from stack import BINARY, Stack
 
 # A context in which the longest answer takes a moment.
 FLAGS = ("--ctx-size", "512")
@@ -43,8 +43,7 @@ def main():
         # Twice the time, and not for ever.
         status = subprocess.run(command, cwd=reports, timeout=2 * options.seconds + 300).returncode
         took = time.monotonic() - start
-        idle = ("tandem_worker_running_sequences", "tandem_worker_queued_requests", "tandem_answers_in_flight")
-        wait_until(lambda: not any(stack.metrics()[name] for name in idle), IDLE_WITHIN_SECONDS, "nothing runs")
+        stack.wait_until_idle(IDLE_WITHIN_SECONDS)
         after = stack.metrics()
         requests = {name: after[name] - before.get(name, 0) for name in after if name.startswith("tandem_requests_total{")}
         for name, count in sorted(requests.items(), key=lambda item: -item[1]):

@@ -11,10 +11,11 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from agents import Home, pip
-from exchanges import FREED_WITHIN_SECONDS, check_idle_after, check_round_trip, check_statuses
-from exchanges import of_chat, put_together, rambling, saying, talks
-from recorder import Recorder, directing
+from agents import PASSWORD, QUESTION, Home, check_run, check_statuses, example, variables
+from answers import check_freed, read, streamed_chat, talks
+from install import pip
+from recorder import Recorder
+from rewrites import answering, directing, endless
 from stack import Stack, wait_until
 from suite import arguments, parser, proved, run
 
@@ -22,10 +23,10 @@ VERSION = "0.12.4"
 # Its slim variant: without the models that it runs itself, which come with PyTorch and CUDA's libraries, gigabytes of them.
 REQUIREMENTS = Path(__file__).with_name("open-webui-requirements.txt")
 START_SECONDS = 180
-ANSWER = "The password is tandem-7."
-MESSAGES = [{"role": "user", "content": "Write a Python function that reads the password in notes.txt."}]
+MESSAGES = [{"role": "user", "content": QUESTION}]
 AT = {"type": "object", "properties": {"at": {"type": "string"}}}
 LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": AT}}
+CALL = {"at": "notes.txt"}
 TOOL = '''
 class Tools:
     def look(self, at: str) -> str:
@@ -39,17 +40,8 @@ class Tools:
 LEAST_TOKENS = 4000
 
 
-def settings(url, data):
-    """What a user sets, and what keeps it from calling elsewhere."""
-    return {
-        "OPENAI_API_BASE_URL": f"{url}/v1",
-        "OPENAI_API_KEY": "not-needed",
-        "ENABLE_OLLAMA_API": "false",
-        "USE_SLIM_DOCKER": "true",
-        "OFFLINE_MODE": "true",
-        "WEBUI_SECRET_KEY": "harness",
-        "DATA_DIR": str(data),
-    }
+# What keeps it from calling elsewhere.
+ALONE = {"USE_SLIM_DOCKER": "true", "OFFLINE_MODE": "true", "WEBUI_SECRET_KEY": "harness"}
 
 
 def free_port():
@@ -63,18 +55,22 @@ class OpenWebUI(unittest.TestCase):
     def setUpClass(cls):
         command = pip("open-webui", VERSION, REQUIREMENTS) / "open-webui"
         cls.stack = cls.enterClassContext(Stack(binary=arguments.binary))
-        cls.stack.wait_for_draft()
         # Each test sets how requests are rewritten: starting the server for each would take half a minute.
         cls.rewrite = None
         cls.recorder = cls.enterClassContext(Recorder(cls.stack, lambda path, body: cls.rewrite(path, body)))
         home = cls.enterClassContext(Home())
         cls.port = free_port()
-        environment = home.environment(settings(cls.recorder.url, home.path))
+        settings = variables(example("open-webui serve", cls.recorder.url))
+        environment = home.environment({**settings, **ALONE, "DATA_DIR": str(home.path)})
         cls.log = home.path / "log"
         with cls.log.open("w") as log:
             cls.process = subprocess.Popen(
                 [command, "serve", "--host", "127.0.0.1", "--port", str(cls.port)],
-                cwd=home.project, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=home.project,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         cls.addClassCleanup(cls.stop)
         cls.token = None
@@ -128,9 +124,9 @@ class OpenWebUI(unittest.TestCase):
         self.assertEqual(response.status, 200, blocks)
         data = [block[len("data: ") :] for block in blocks if block.startswith("data: ")]
         events = [(None, it if it == "[DONE]" else json.loads(it)) for it in data]
-        check_statuses(self, self.recorder)
+        check_statuses(self.recorder)
         (exchange,) = self.recorder.to("/v1/chat/completions")
-        return of_chat(self, events), put_together(self, exchange), exchange
+        return streamed_chat(events), read(exchange), exchange
 
     def test_models(self):
         listed = self.call("GET", "/api/models")["data"]
@@ -139,24 +135,24 @@ class OpenWebUI(unittest.TestCase):
         proved(f"sign-up, and the list of models: {', '.join(model['id'] for model in listed)}")
 
     def test_a_streamed_chat(self):
-        self.set_rewrite(saying(directing("none", {}), ANSWER))
+        self.set_rewrite(answering(PASSWORD))
         shown, sent, exchange = self.stream()
-        self.assertEqual((shown.text, shown.stop), (ANSWER, "stop"))
+        self.assertEqual((shown.text, shown.stop), (PASSWORD, "stop"))
         self.assertEqual(shown, sent)
         self.assertGreater(self.recorder.counted(exchange), 10)
         proved("a streamed chat: the page gets what the set sends")
 
     def test_a_whole_chat(self):
-        self.set_rewrite(saying(directing("none", {}), ANSWER))
+        self.set_rewrite(answering(PASSWORD))
         answer = self.call("POST", "/api/chat/completions", self.ask(stream=False))
-        self.assertEqual(answer["choices"][0]["message"]["content"], ANSWER)
+        self.assertEqual(answer["choices"][0]["message"]["content"], PASSWORD)
         self.assertGreater(answer["usage"]["prompt_tokens"], 0)
         proved("a chat that is not streamed")
 
     def test_a_call(self):
-        self.set_rewrite(saying(directing("look", {"at": "notes.txt"}), ANSWER))
+        self.set_rewrite(directing("look", CALL, PASSWORD))
         shown, sent, _ = self.stream(tools=[LOOK])
-        self.assertEqual((shown.calls, shown.stop), ([("look", {"at": "notes.txt"})], "tool_calls"))
+        self.assertEqual((list(shown.calls.values()), shown.stop), ([("look", CALL)], "tool_calls"))
         self.assertEqual(shown, sent)
         proved("a streamed call of a tool comes through whole")
 
@@ -164,11 +160,9 @@ class OpenWebUI(unittest.TestCase):
         """As the page asks: the server runs a tool of its own, asks for a title beside the answer, and saves all."""
         tool = {"id": "look", "name": "Look", "content": TOOL, "meta": {"description": "Looks."}}
         self.call("POST", "/api/v1/tools/create", tool)
-        call = {"at": "notes.txt"}
-
         def rewrite(path, body):
-            text = ANSWER if body.get("stream") else '{"title": "Passwords", "tags": ["notes"]}'
-            return saying(directing("look", call), text)(path, body)
+            text = PASSWORD if body.get("stream") else '{"title": "Passwords", "tags": ["notes"]}'
+            return directing("look", CALL, text)(path, body)
 
         self.set_rewrite(rewrite)
         question = {"id": "question", "parentId": None, "childrenIds": [], "timestamp": 1, "models": [self.model], **MESSAGES[0]}
@@ -184,28 +178,24 @@ class OpenWebUI(unittest.TestCase):
 
         # The answer, its title and its tags: the last of them is asked for when the answer is there.
         wait_until(lambda: saved()["meta"].get("tags"), 60, "the chat is saved with its tags")
-        check_statuses(self, self.recorder)
-        counted, exchanges = check_round_trip(
-            self, self.recorder, "/v1/chat/completions", "look", call, "The password is tandem-7.", ANSWER, LEAST_TOKENS
-        )
+        check_statuses(self.recorder)
+        *_, words = check_run(self.recorder, "/v1/chat/completions", "look", CALL, LEAST_TOKENS)
         chat = saved()
         answer = chat["chat"]["history"]["messages"]["answer"]
-        self.assertEqual((chat["title"], answer["content"], answer["done"]), ("Passwords", ANSWER, True))
+        self.assertEqual((chat["title"], answer["content"], answer["done"]), ("Passwords", PASSWORD, True))
         self.assertEqual([item["type"] for item in answer["output"]], ["function_call", "function_call_output", "message"])
-        tools = max(len(exchange.request.get("tools") or []) for exchange in exchanges)
-        proved(f"a saved chat: {tools} tools in {counted} tokens are read, one is run, title and tags come beside the answer")
+        proved(f"a saved chat: {words}; title and tags come beside it")
 
     def test_a_reader_that_leaves(self):
-        self.set_rewrite(rambling)
+        self.set_rewrite(endless)
         before = self.stack.metrics()
         connection, response = self.open("POST", "/api/chat/completions", self.ask(stream=True))
         response.read(400)
-        wait_until(lambda: talks(self.recorder), FREED_WITHIN_SECONDS, "the answer is on its way")
+        wait_until(lambda: talks(self.recorder.exchanges[0]), START_SECONDS, "the answer is on its way")
         response.close()
         connection.close()
-        took = check_idle_after(self, self.stack, before)
-        proved(f"{took * 1000:.0f} ms after a reader has left nothing runs")
+        proved(f"a reader leaves, {check_freed(self.stack, before, 1)}")
 
 
 if __name__ == "__main__":
-    run(parser(__doc__, "OpenWebUI.test_a_title"), f"Open WebUI {VERSION}")
+    run(parser(__doc__, "OpenWebUI.test_a_saved_chat"), f"Open WebUI {VERSION}")

@@ -1,10 +1,5 @@
 """A proxy between a client and a running set. It writes down what both say, so that a test can hold the whole exchange
-against what should have been said. Standard library only.
-
-A client that chooses tools by itself needs a model that chooses. The demo model is too small for that: `directing` makes
-a request ask for one call, by the means of its API (`tool_choice`, and constants in the tool's schema). The answer to such a
-request is the set's own: the model writes the call, under the grammar made of that schema.
-"""
+against what should have been said. Standard library only."""
 
 import http.client
 import json
@@ -12,6 +7,8 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import dialects
 
 # Headers that belong to one connection (RFC 9110, section 7.6.1), and the length, which a rewritten body changes.
 OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length", "host"}
@@ -68,7 +65,7 @@ class Server(ThreadingHTTPServer):
 
 class Recorder:
     """`with Recorder(stack, rewrite) as recorder:` serves on `recorder.url`. `rewrite(path, body)` gets each POST's JSON
-    and returns what the set gets instead, or None to leave it."""
+    and returns what the set gets instead, or None to leave it; `rewrites.py` has some."""
 
     def __init__(self, stack, rewrite=None):
         self.stack = stack
@@ -140,7 +137,7 @@ class Recorder:
         """Tokens of the request as the client sent it, as the set counts them."""
         connection = http.client.HTTPConnection(self.stack.host, self.stack.port, timeout=REQUEST_SECONDS)
         try:
-            path = DIALECTS[exchange.path.partition("?")[0]].counter
+            path = dialects.of(exchange.path).counter
             connection.request("POST", path, json.dumps(exchange.request), {"content-type": "application/json"})
             response = connection.getresponse()
             text = response.read().decode()
@@ -149,103 +146,6 @@ class Recorder:
         finally:
             connection.close()
 
-    def to(self, *paths):
-        """The exchanges with these paths, in the order in which they began."""
-        return [exchange for exchange in self.exchanges if exchange.path.partition("?")[0] in paths]
-
-
-def directing(tool, arguments, max_tokens=64):
-    """A `rewrite` for agents: where the client offers `tool` and no result of a tool is there yet, the answer is a call of it
-    with these arguments. Any other answer is cut at `max_tokens`: small models do not know when to stop.
-
-    Agents send tens of thousands of tokens of instructions and tools, which take a CPU minutes. So texts are shortened and
-    other tools left out; that the set reads the request as it came is asked of its counters, see `Recorder.counted`."""
-
-    def rewrite(path, body):
-        dialect = DIALECTS.get(path)
-        if dialect is None:
-            return None
-        body = shortened(body)
-        offered = dialect.offered(body).get(tool)
-        body["tools"] = [it for it in body.get("tools") or [] if offered is not None and (it.get("function") or it) is offered]
-        if offered is None:
-            body.pop("tools")
-            body.pop("tool_choice", None)
-        if offered is None or dialect.has_result(body):
-            return {**body, dialect.limit: min(max_tokens, body.get(dialect.limit) or max_tokens)}
-        offered["strict"] = True
-        offered[dialect.schema] = {
-            "type": "object",
-            "properties": {name: {"const": value} for name, value in arguments.items()},
-            "required": list(arguments),
-            "additionalProperties": False,
-        }
-        return {**body, "tool_choice": dialect.choice(tool)}
-
-    return rewrite
-
-
-def shortened(value, longest=1500):
-    """The same with every text cut, but for what only its maker can read."""
-    if isinstance(value, dict):
-        whole = ("signature", "encrypted_content", "data")
-        return {name: inner if name in whole else shortened(inner, longest) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [shortened(inner, longest) for inner in value]
-    return value[:longest] if isinstance(value, str) else value
-
-
-class Chat:
-    limit, schema, counter = "max_tokens", "parameters", "/v1/chat/completions/input_tokens"
-
-    @staticmethod
-    def offered(body):
-        return {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or []}
-
-    @staticmethod
-    def has_result(body):
-        return any(message["role"] == "tool" for message in body["messages"])
-
-    @staticmethod
-    def choice(tool):
-        return {"type": "function", "function": {"name": tool}}
-
-
-class Responses:
-    limit, schema, counter = "max_output_tokens", "parameters", "/v1/responses/input_tokens"
-
-    @staticmethod
-    def offered(body):
-        return {tool["name"]: tool for tool in body.get("tools") or [] if tool["type"] == "function"}
-
-    @staticmethod
-    def has_result(body):
-        return any(item.get("type") == "function_call_output" for item in body["input"] if isinstance(item, dict))
-
-    @staticmethod
-    def choice(tool):
-        return {"type": "function", "name": tool}
-
-
-class Messages:
-    limit, schema, counter = "max_tokens", "input_schema", "/v1/messages/count_tokens"
-
-    @staticmethod
-    def offered(body):
-        return {tool["name"]: tool for tool in body.get("tools") or [] if "input_schema" in tool}
-
-    @staticmethod
-    def has_result(body):
-        return any(
-            block.get("type") == "tool_result"
-            for message in body["messages"]
-            if isinstance(message["content"], list)
-            for block in message["content"]
-        )
-
-    @staticmethod
-    def choice(tool):
-        return {"type": "tool", "name": tool}
-
-
-DIALECTS = {"/v1/chat/completions": Chat, "/v1/responses": Responses, "/v1/messages": Messages}
+    def to(self, path):
+        """The exchanges with this path, in the order in which they began."""
+        return [exchange for exchange in self.exchanges if exchange.path.partition("?")[0] == path]

@@ -257,8 +257,7 @@ def soak(stack, options, checks):
     first = [ms for each in clients for ms in each.first_token_ms]
     gaps = [ms for each in clients for ms in each.gaps_ms]
 
-    idle = ("tandem_worker_running_sequences", "tandem_worker_queued_requests", "tandem_answers_in_flight")
-    took = wait_until(lambda: not any(stack.metrics()[name] for name in idle), SETTLE_SECONDS, "nothing runs")
+    took = stack.wait_until_idle(SETTLE_SECONDS)
     check("texts", not wrong, wrong[0] if wrong else f"{count['complete']} equal, {count['broken off']} a beginning")
     check("0 running, 0 queued", True, f"{took * 1000:.0f} ms after the end")
 

@@ -18,6 +18,7 @@ BINARY = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "
 START_SECONDS = 120
 DRAFT_SECONDS = 30
 STOP_SECONDS = 60
+IDLE_SECONDS = 5
 
 
 class Stack:
@@ -86,6 +87,11 @@ class Stack:
         assert status == 200, status
         lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in lines}
+
+    def wait_until_idle(self, seconds=IDLE_SECONDS):
+        """Waits until nothing runs and nothing waits; how long that took."""
+        series = ("tandem_worker_running_sequences", "tandem_worker_queued_requests", "tandem_answers_in_flight")
+        return wait_until(lambda: not any(self.metrics()[name] for name in series), seconds, "nothing runs")
 
     def draft_state(self):
         """`attached`, `waiting`, or None where the set has no draft."""

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import dialects
@@ -14,7 +15,8 @@ from stack import ROOT, wait_until
 
 QUESTION = "What is the password in notes.txt?"
 PASSWORD = "The password is tandem-7."
-END_SECONDS = 30
+PRESSES = 3
+END_SECONDS = 10
 
 
 def example(name, url):
@@ -80,8 +82,7 @@ class Home:
             try:
                 wait_until(lambda: when() or agent.poll() is not None, seconds, f"what {command[0]} is to be left at")
                 assert agent.poll() is None, f"{command[0]} ended with {agent.returncode} before that"
-                os.killpg(agent.pid, signal.SIGINT)
-                return wait_until(lambda: agent.poll() is not None, END_SECONDS, f"{command[0]} ends after Ctrl-C")
+                return self.interrupt(agent)
             except BaseException:
                 said.seek(0)
                 print(said.read()[-2000:])
@@ -90,6 +91,19 @@ class Home:
                 if agent.poll() is None:
                     os.killpg(agent.pid, signal.SIGKILL)
                     agent.wait()
+
+    @staticmethod
+    def interrupt(agent):
+        """Presses Ctrl-C, and again if nothing happens, as people do: OpenCode was once seen to pass over the first."""
+        start = time.monotonic()
+        for _ in range(PRESSES):
+            os.killpg(agent.pid, signal.SIGINT)
+            try:
+                agent.wait(END_SECONDS)
+                return time.monotonic() - start
+            except subprocess.TimeoutExpired:
+                continue
+        raise AssertionError(f"it goes on after {PRESSES} Ctrl-C in {PRESSES * END_SECONDS} s")
 
     def environment(self, more):
         """Nothing of the caller's but where programs are: a key or an address in it would go elsewhere."""

@@ -68,13 +68,13 @@ def pip_install(name, python, *what):
 
 
 def get(name, command, environment=None):
-    """Runs a command of an installation. The end of what it said is the reason for what is skipped."""
+    """Runs a command of an installation. The first errors that it tells are the reason for what is skipped."""
     try:
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
         raise unittest.SkipTest(f"{name} cannot be installed within {INSTALL_SECONDS} s") from None
     if ran.returncode:
         said = [line for line in (ran.stdout + ran.stderr).splitlines() if line.strip()]
-        # npm names its log last, pip says what is wrong last.
-        said = [line for line in said if "complete log of this run" not in line and "debug-0.log" not in line]
-        raise unittest.SkipTest(f"{name} cannot be installed: {' / '.join(said[-3:])[:400]}")
+        # pip tells all versions that there are.
+        errors = [line for line in said if "error" in line.lower() and "from versions:" not in line]
+        raise unittest.SkipTest(f"{name} cannot be installed: {' / '.join(errors[:2] or said[-1:])[:300]}")

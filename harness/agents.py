@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import dialects
@@ -15,8 +14,7 @@ from stack import ROOT, wait_until
 
 QUESTION = "What is the password in notes.txt?"
 PASSWORD = "The password is tandem-7."
-PRESSES = 3
-END_SECONDS = 10
+END_SECONDS = 30
 
 
 def example(name, url):
@@ -78,11 +76,14 @@ class Home:
                 stdout=said,
                 stderr=said,
                 start_new_session=True,
+                # What a shell starts in the background ignores Ctrl-C, and so would all that is started from there.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
             try:
                 wait_until(lambda: when() or agent.poll() is not None, seconds, f"what {command[0]} is to be left at")
                 assert agent.poll() is None, f"{command[0]} ended with {agent.returncode} before that"
-                return self.interrupt(agent)
+                os.killpg(agent.pid, signal.SIGINT)
+                return wait_until(lambda: agent.poll() is not None, END_SECONDS, f"{command[0]} ends after Ctrl-C")
             except BaseException:
                 said.seek(0)
                 print(said.read()[-2000:])
@@ -91,19 +92,6 @@ class Home:
                 if agent.poll() is None:
                     os.killpg(agent.pid, signal.SIGKILL)
                     agent.wait()
-
-    @staticmethod
-    def interrupt(agent):
-        """Presses Ctrl-C, and again if nothing happens, as people do: OpenCode was once seen to pass over the first."""
-        start = time.monotonic()
-        for _ in range(PRESSES):
-            os.killpg(agent.pid, signal.SIGINT)
-            try:
-                agent.wait(END_SECONDS)
-                return time.monotonic() - start
-            except subprocess.TimeoutExpired:
-                continue
-        raise AssertionError(f"it goes on after {PRESSES} Ctrl-C in {PRESSES * END_SECONDS} s")
 
     def environment(self, more):
         """Nothing of the caller's but where programs are: a key or an address in it would go elsewhere."""

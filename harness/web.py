@@ -48,6 +48,8 @@ class Browser:
     """A browser with a profile of its own, and everything on its pages that ought not to happen."""
 
     def __enter__(self):
+        if arguments.chromium is None:
+            raise unittest.SkipTest("there is no Chromium: apt-get install chromium")
         self.playwright = sync_playwright().start()
         self.browser = self.playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
         return self

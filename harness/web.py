@@ -189,8 +189,7 @@ class OneSet(unittest.TestCase):
             send(page)
             wait_for_answer(page)
             expect(answer(page).locator(".content .code")).to_contain_text("def ")
-            # Behind it the time, unless that is too short to be told.
-            expect(answer(page).locator(".thinking summary")).to_contain_text("Thought")
+            expect(answer(page).locator(".thinking summary")).to_contain_text("Thought for")
             figures = answer(page).locator(".figures").inner_text()
             for unit in ("tokens/s", "to the first token", "tokens per round", "of drafts accepted"):
                 self.assertIn(unit, figures)

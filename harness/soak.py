@@ -341,12 +341,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--parallel", type=int, default=8, help="sequences that the set decodes at a time; the others wait")
+    parser.add_argument("--prefix-cache-slots", type=int, default=32, help="prefixes that the target keeps; memory grows until they are taken")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of requests and of who leaves when")
     parser.add_argument("--binary", default=BINARY)
     parser.add_argument("--model", help="GGUF file [default: the demo model]")
     options = parser.parse_args()
     checks = []
-    with Stack("--parallel", str(options.parallel), binary=options.binary, model=options.model) as stack:
+    flags = ["--parallel", str(options.parallel), "--prefix-cache-slots", str(options.prefix_cache_slots)]
+    with Stack(*flags, binary=options.binary, model=options.model) as stack:
         facts = soak(stack, options, checks)
         if not all(holds for holds, *_ in checks):
             print("---- end of the set's log ----\n" + stack.log_text()[-4000:])

@@ -176,7 +176,7 @@ class OneSet(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.stack = cls.enterClassContext(Stack("--status-text", "--parallel", "4", binary=arguments.binary))
+        cls.stack = cls.enterClassContext(Stack("--status-text", "--thinking", "on", "--speculation", "tree", "--parallel", "4", binary=arguments.binary))
         cls.stack.wait_for_draft()
         cls.browser = cls.enterClassContext(Browser())
 

@@ -30,10 +30,10 @@ pub struct ChatBody {
     #[schemars(range(max = 20))]
     pub top_logprobs: Option<u32>,
     /// Tokens at most.
-    #[schemars(range(min = 1, max = u32::MAX))]
+    #[schemars(range(min = 1))]
     pub max_tokens: Option<u32>,
     /// The same.
-    #[schemars(range(min = 1, max = u32::MAX))]
+    #[schemars(range(min = 1))]
     pub max_completion_tokens: Option<u32>,
     /// Answers to be made.
     #[schemars(range(min = 1, max = 16))]

@@ -15,7 +15,7 @@ pub struct CompletionBody {
     #[schemars(range(max = 5))]
     pub logprobs: Option<u32>,
     /// Tokens at most.
-    #[schemars(range(min = 1, max = u32::MAX))]
+    #[schemars(range(min = 1))]
     pub max_tokens: Option<u32>,
     /// Answers per prompt.
     #[schemars(range(min = 1, max = 16))]

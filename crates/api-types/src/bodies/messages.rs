@@ -13,7 +13,7 @@ pub struct MessagesBody {
     /// What the model is to keep to.
     pub system: Option<AnthropicText>,
     /// Tokens at most.
-    #[schemars(range(min = 1, max = u32::MAX))]
+    #[schemars(range(min = 1))]
     pub max_tokens: Option<u32>,
     /// Texts that end the answer.
     #[schemars(length(max = 16), inner(length(max = 1024)))]
@@ -169,7 +169,7 @@ pub enum AnthropicThinking {
     /// So much.
     Enabled {
         /// Tokens at most.
-        #[schemars(range(min = 1, max = u32::MAX))]
+        #[schemars(range(min = 1))]
         budget_tokens: Option<u32>,
     },
     /// As the model likes.

@@ -17,7 +17,7 @@ pub struct Options {
     /// Whether a stream tells how far the prompt is.
     pub return_progress: Option<bool>,
     /// Tokens before which the answer does not end by itself.
-    #[schemars(range(min = 0, max = u32::MAX))]
+    #[schemars(range(min = 0))]
     pub min_tokens: Option<u32>,
     /// Whether the tokens that end an answer are tokens like any other.
     pub ignore_eos: Option<bool>,
@@ -34,7 +34,7 @@ pub struct Options {
     #[schemars(range(min = 0.000001, max = 1.0))]
     pub top_p: Option<f32>,
     /// The number of tokens that are drawn from; 0 and -1 are all of them.
-    #[schemars(range(min = -1, max = u32::MAX))]
+    #[schemars(range(min = -1))]
     pub top_k: Option<i64>,
     /// Least probability of a token that is drawn, as a share of the likeliest one's.
     #[schemars(range(min = 0.0, max = 1.0))]
@@ -49,7 +49,7 @@ pub struct Options {
     #[schemars(range(min = -2.0, max = 2.0))]
     pub frequency_penalty: Option<f32>,
     /// Generated tokens that the penalties look at.
-    #[schemars(range(min = 0, max = u32::MAX))]
+    #[schemars(range(min = 0))]
     pub repetition_window: Option<u32>,
     /// Token ids, and what is added to what speaks for them.
     #[schemars(default, schema_with = "biases")]

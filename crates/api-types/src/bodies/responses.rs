@@ -24,7 +24,7 @@ pub struct ResponsesBody {
     /// How much is thought, and how it is sent.
     pub reasoning: Option<Reasoning>,
     /// Tokens at most.
-    #[schemars(range(min = 1, max = u32::MAX))]
+    #[schemars(range(min = 1))]
     pub max_output_tokens: Option<u32>,
     /// Alternatives told per token.
     #[schemars(range(max = 20))]

@@ -197,5 +197,20 @@ class FullSet(unittest.TestCase):
         proved("queue: one that waits has its message_start at once, tokens are counted, one more is a RateLimitError")
 
 
+class DyingTarget(unittest.TestCase):
+    def test_a_stream_that_breaks_off(self):
+        with Stack(binary=arguments.binary) as stack, client(stack) as session:
+            options = {"model": "any", "messages": MESSAGES, "max_tokens": 4000, "extra_body": {"ignore_eos": True}}
+            with self.assertRaises(anthropic.APIStatusError) as caught, session.messages.stream(**options) as stream:
+                for number, _ in enumerate(stream):
+                    if number == 5:
+                        stack.kill("target-worker")
+            error = caught.exception.body["error"]
+            self.assertEqual(error["type"], "overloaded_error", error)
+            stack.wait_until_ready()
+            self.assertTrue(session.messages.create(**{**options, "max_tokens": 5}).content)
+        proved("a target that dies: the stream tells it as an error, and the next request is answered")
+
+
 if __name__ == "__main__":
     run(parser(__doc__, "OneSet.test_max_tokens"), f"anthropic {anthropic.__version__}")

@@ -230,5 +230,26 @@ class FullSet(unittest.TestCase):
         proved(f"429: RateLimitError, Retry-After {pause} s; a place that gets free is used")
 
 
+class DyingTarget(unittest.TestCase):
+    def test_a_stream_that_breaks_off(self):
+        with Stack(binary=arguments.binary) as stack, client(stack) as session:
+            model = session.models.list().data[0].id
+            for api in ("chat", "completions"):
+                with self.subTest(api), self.assertRaises(openai.APIError) as caught:
+                    options = {"model": model, "stream": True, **LONG}
+                    if api == "chat":
+                        stream = session.chat.completions.create(messages=MESSAGES, **options)
+                    else:
+                        stream = session.completions.create(prompt=PROMPT, **options)
+                    for number, _ in enumerate(stream):
+                        if number == 5:
+                            stack.kill("target-worker")
+                # Not a connection that broke, but an error that the stream itself told.
+                self.assertEqual((type(caught.exception), caught.exception.code), (openai.APIError, "worker_unavailable"))
+                stack.wait_until_ready()
+            self.assertTrue(session.completions.create(model=model, prompt=PROMPT, max_tokens=5).choices[0].text)
+        proved("a target that dies: both streams tell it as an error, and the next request is answered")
+
+
 if __name__ == "__main__":
     run(parser(__doc__, "OneSet.test_seed"), f"openai {openai.__version__}")

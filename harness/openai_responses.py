@@ -171,5 +171,23 @@ class Responses(unittest.TestCase):
         proved("400: names the field, for five wrong ones and a prompt that is too long; 404: nothing is stored")
 
 
+class DyingTarget(unittest.TestCase):
+    def test_a_stream_that_breaks_off(self):
+        with Stack(binary=arguments.binary) as stack, client(stack) as session:
+            options = {"model": "any", "input": INPUT, "extra_body": {"ignore_eos": True}}
+            events = []
+            for event in session.responses.create(stream=True, **options):
+                events.append(event)
+                if len(events) == 10:
+                    stack.kill("target-worker")
+            last = events[-1]
+            self.assertEqual((last.type, last.response.status), ("response.failed", "failed"))
+            self.assertEqual(last.response.error.code, "server_error")
+            stack.wait_until_ready()
+            again = session.responses.create(**{**options, "max_output_tokens": 5})
+            self.assertEqual(again.status, "incomplete")
+        proved("a target that dies: the stream ends with response.failed, and the next request is answered")
+
+
 if __name__ == "__main__":
     run(parser(__doc__, "Responses.test_errors"), f"openai {openai.__version__}")

@@ -106,6 +106,14 @@ class Stack:
         assert ("draft-worker" in self.pids) == (self.draft_state() == "attached"), self.pids
         return "draft-worker" in self.pids
 
+    def kill(self, role):
+        """SIGKILL to that process, which the supervisor starts anew."""
+        os.kill(self.pids[role], signal.SIGKILL)
+
+    def wait_until_ready(self):
+        wait_until(lambda: self.get("/readyz")[0] == 200, START_SECONDS, "the set is ready")
+        self.pids = self._pids()
+
     def segments(self):
         """Names of this set's segments in shared memory. Those that both ends have attached to have none any more."""
         return sorted(path.name for path in SHARED_MEMORY.glob(f"{self.segment_prefix}*"))

@@ -6,10 +6,8 @@
 import http.client
 import itertools
 import json
-import os
 import re
 import shutil
-import signal
 import socket
 import threading
 import unittest
@@ -472,11 +470,11 @@ class Refusals(unittest.TestCase):
             endless(page)
             send(page)
             wait_for_text(page, 40)
-            os.kill(self.stack.pids["target-worker"], signal.SIGKILL)
+            self.stack.kill("target-worker")
             expect(answer(page).locator(".trouble")).to_be_visible()
             self.assertGreater(len(answer(page).inner_text()), 40)
             page.unroute(CHAT)
-            wait_until(lambda: self.stack.get("/readyz")[0] == 200, 60, "the target is back")
+            self.stack.wait_until_ready()
             answer(page).get_by_role("button", name="Try again").click()
             expect(answer(page).locator(".content")).to_contain_text("def ")
         proved("a target that dies in the middle of an answer is told of, and what it said stays")

@@ -103,49 +103,58 @@ impl Fields {
         }
     }
 
-    /// Takes a whole number under any of `names`; those above the range count as its end when `clamps`.
+    /// Takes a whole number under any of `names`, of which the first counts and each has to be right; those above the range
+    /// count as its end when `above` says so.
     pub fn integer(
         &mut self,
         names: &[&str],
         range: RangeInclusive<u32>,
         above: Above,
     ) -> Result<Option<u32>, RequestError> {
-        let Some((name, value)) = self.aliased(names) else {
-            return Ok(None);
+        let number = |value: &Value| {
+            value
+                .as_number()
+                .and_then(Number::as_u64)
+                .map(|number| match above {
+                    Above::Clamped => number.min(u64::from(*range.end())),
+                    Above::Refused => number,
+                })
+                .and_then(|number| u32::try_from(number).ok())
+                .filter(|number| range.contains(number))
         };
-        let number = value
-            .as_number()
-            .and_then(Number::as_u64)
-            .map(|number| match above {
-                Above::Clamped => number.min(u64::from(*range.end())),
-                Above::Refused => number,
-            })
-            .and_then(|number| u32::try_from(number).ok())
-            .filter(|number| range.contains(number));
         let expected = match above {
             Above::Clamped => format!("a whole number from {}", range.start()),
             Above::Refused => format!("a whole number from {} to {}", range.start(), range.end()),
         };
-        match number {
-            Some(number) => Ok(Some(number)),
-            None => Err(self.wrong(name, &value, &expected)),
-        }
+        self.first(names, number, &expected)
     }
 
-    /// Takes a number under any of `names` for which `fits` holds.
+    /// Takes a number under any of `names` for which `fits` holds; the first counts, and each has to be right.
     pub fn float(
         &mut self,
         names: &[&str],
         fits: impl Fn(f32) -> bool,
         expected: &str,
     ) -> Result<Option<f32>, RequestError> {
-        let Some((name, value)) = self.aliased(names) else {
-            return Ok(None);
-        };
-        match as_f32(&value).filter(|&number| fits(number)) {
-            Some(number) => Ok(Some(number)),
-            None => Err(self.wrong(name, &value, expected)),
+        let number = |value: &Value| as_f32(value).filter(|&number| fits(number));
+        self.first(names, number, expected)
+    }
+
+    fn first<T>(
+        &mut self,
+        names: &[&str],
+        read: impl Fn(&Value) -> Option<T>,
+        expected: &str,
+    ) -> Result<Option<T>, RequestError> {
+        let mut first = None;
+        for name in names {
+            let Some(value) = self.value(name) else {
+                continue;
+            };
+            let read = read(&value).ok_or_else(|| self.wrong(name, &value, expected))?;
+            first = first.or(Some(read));
         }
+        Ok(first)
     }
 
     /// Drops fields that ask for nothing.

@@ -103,7 +103,7 @@ impl AnswerOptions {
                 .integer(&["min_tokens"], 0..=u32::MAX, Above::Clamped)?
                 .unwrap_or(0),
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
-            stop: take_stop(fields)?,
+            stop: take_stops(fields)?,
             include_stop: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
             seed: take_seed(fields)?,
             sampling: SamplingOptions::take(fields)?,
@@ -186,9 +186,16 @@ fn take_seed(fields: &mut Fields) -> Result<Option<u64>, RequestError> {
     }
 }
 
-fn take_stop(fields: &mut Fields) -> Result<Vec<String>, RequestError> {
-    let Some((name, value)) = fields.aliased(&["stop", "stop_sequences"]) else {
-        return Ok(Vec::new());
+/// The first of two names counts, and each has to be right.
+fn take_stops(fields: &mut Fields) -> Result<Vec<String>, RequestError> {
+    let stops = take_stop(fields, "stop")?;
+    let sequences = take_stop(fields, "stop_sequences")?;
+    Ok(stops.or(sequences).unwrap_or_default())
+}
+
+fn take_stop(fields: &mut Fields, name: &str) -> Result<Option<Vec<String>>, RequestError> {
+    let Some(value) = fields.value(name) else {
+        return Ok(None);
     };
     let stops = match value {
         Value::String(stop) => vec![stop],
@@ -215,7 +222,7 @@ fn take_stop(fields: &mut Fields) -> Result<Vec<String>, RequestError> {
         let expected = format!("strings of {MAX_STOP_CHARS} characters at most");
         return Err(RequestError::wrong(name, "too long", expected));
     }
-    Ok(stops.into_iter().filter(|s| !s.is_empty()).collect())
+    Ok(Some(stops.into_iter().filter(|s| !s.is_empty()).collect()))
 }
 
 fn take_logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, RequestError> {

@@ -164,17 +164,27 @@ impl ThinkingOptions {
 
     /// 0 switches reasoning off; -1 is what other servers take for "as much as there is".
     fn take_budget(&mut self, fields: &mut Fields, names: &[&str]) -> Result<(), RequestError> {
-        let Some((name, value)) = fields.aliased(names) else {
-            return Ok(());
-        };
-        match (value.as_u64(), value.as_i64()) {
-            (Some(0), _) => self.unwant(),
-            (Some(tokens), _) => {
-                self.wanted = self.wanted.or(Some(true));
-                self.budget_tokens = Some(u32::try_from(tokens).unwrap_or(u32::MAX));
+        let mut is_first = true;
+        for name in names {
+            let Some(value) = fields.value(name) else {
+                continue;
+            };
+            let budget = match (value.as_u64(), value.as_i64()) {
+                (Some(tokens), _) => Some(tokens),
+                (None, Some(-1)) => None,
+                _ => return Err(fields.wrong(name, &value, "a whole number from 0, or -1")),
+            };
+            // Each name has to be right, and the first of them counts.
+            if !std::mem::take(&mut is_first) {
+                continue;
             }
-            (None, Some(-1)) => self.wanted = self.wanted.or(Some(true)),
-            _ => return Err(fields.wrong(name, &value, "a whole number from 0, or -1")),
+            if budget == Some(0) {
+                self.unwant();
+                continue;
+            }
+            self.wanted = self.wanted.or(Some(true));
+            let tokens = budget.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
+            self.budget_tokens = tokens.or(self.budget_tokens);
         }
         Ok(())
     }

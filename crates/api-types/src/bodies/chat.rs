@@ -1,6 +1,7 @@
 //! Chat completions.
 
 use schemars::JsonSchema;
+use serde_json::Value;
 
 use crate::bodies::options::{Compression, Object, Options};
 
@@ -206,8 +207,8 @@ pub enum ResponseFormat {
 pub struct NamedSchema {
     /// Names it.
     pub name: Option<String>,
-    /// The schema.
-    pub schema: Object,
+    /// The schema: an object, true, false, or one of these as a text.
+    pub schema: Value,
     /// It is always kept to.
     pub strict: Option<bool>,
 }

@@ -1,6 +1,7 @@
 //! The Messages API.
 
 use schemars::JsonSchema;
+use serde_json::Value;
 
 use crate::bodies::options::{Compression, Object, Options};
 
@@ -24,8 +25,8 @@ pub struct MessagesBody {
     pub tool_choice: Option<AnthropicToolChoice>,
     /// Whether and how much is thought.
     pub thinking: Option<AnthropicThinking>,
-    /// For the client's own use.
-    pub metadata: Option<Object>,
+    /// For the client's own use; nobody looks at it.
+    pub metadata: Option<Value>,
     /// Whether a long prompt is made shorter.
     pub prefill_compression: Option<Compression>,
     /// How the answer is made and sent.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
 /// How an answer is made and sent.
@@ -26,6 +26,7 @@ pub struct Options {
     /// Whether the text that ended the answer is part of it.
     pub include_stop_str_in_output: Option<bool>,
     /// Key of the random draws; -1 is a random one.
+    #[schemars(default, schema_with = "whole_number")]
     pub seed: Option<i64>,
     /// 0 takes the most likely token.
     #[schemars(range(min = 0.0, max = 2.0))]
@@ -34,7 +35,7 @@ pub struct Options {
     #[schemars(range(min = 0.000001, max = 1.0))]
     pub top_p: Option<f32>,
     /// The number of tokens that are drawn from; 0 and -1 are all of them.
-    #[schemars(range(min = -1))]
+    #[schemars(default, schema_with = "whole_number", range(min = -1))]
     pub top_k: Option<i64>,
     /// Least probability of a token that is drawn, as a share of the likeliest one's.
     #[schemars(range(min = 0.0, max = 1.0))]
@@ -110,8 +111,13 @@ pub enum Mode {
 /// A JSON object.
 pub type Object = Map<String, Value>;
 
-fn biases(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({
+/// Without a format: some take "int64" for a bound, and larger ones are taken as well.
+fn whole_number(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["integer", "null"] })
+}
+
+fn biases(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
         "type": ["object", "null"],
         "propertyNames": { "pattern": "^[0-9]{1,5}$" },
         "maxProperties": 1024,

@@ -33,8 +33,8 @@ pub struct ResponsesBody {
     pub include: Option<Vec<String>>,
     /// For the client's own use.
     pub metadata: Option<Object>,
-    /// Accepted; nothing is stored.
-    pub store: Option<bool>,
+    /// Accepted, whatever it says; nothing is stored.
+    pub store: Option<Value>,
     /// Names the user.
     pub safety_identifier: Option<String>,
     /// Names the conversation.
@@ -302,8 +302,8 @@ pub enum Format {
     JsonSchema {
         /// Names it.
         name: Option<String>,
-        /// The schema.
-        schema: Object,
+        /// The schema: an object, true, false, or one of these as a text.
+        schema: Value,
         /// It is always kept to.
         strict: Option<bool>,
     },

@@ -37,7 +37,7 @@ pub(crate) enum Kind<'s> {
 pub(crate) fn kind<'s>(schema: &'s Value, root: &'s Value) -> Kind<'s> {
     let types = types(schema, root);
     match types.as_slice() {
-        [Type::OneOf(values)] => Kind::Listed(values),
+        [Type::OneOf(values)] if !values.is_empty() => Kind::Listed(values),
         [Type::Const(value)] => Kind::Listed(std::slice::from_ref(value)),
         types => {
             let is_json = |kind: &Type<'_>| {

@@ -11,13 +11,14 @@ export function setUpSettings({ deleteAll }) {
   byId("close-settings").append(icon("close"));
   byId("open-settings").append(icon("settings"));
   byId("open-settings").addEventListener("click", () => open());
-  byId("close-settings").addEventListener("click", () => dialog.close());
+  byId("close-settings").addEventListener("click", () => close());
   // A click beside it closes it.
   dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close();
+    if (event.target === dialog) close();
   });
+  // Escape.
+  dialog.addEventListener("cancel", keep);
   dialog.addEventListener("close", () => {
-    keep();
     const act = afterwards;
     afterwards = null;
     if (dialog.returnValue === "done") act?.();
@@ -25,13 +26,19 @@ export function setUpSettings({ deleteAll }) {
   });
   byId("settings-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    if (event.target.reportValidity()) dialog.close("done");
+    if (event.target.reportValidity()) close("done");
   });
   byId("clear-all").addEventListener("click", () => {
     if (!confirm("Delete all conversations in this browser?")) return;
     deleteAll();
-    dialog.close();
+    close();
   });
+
+  /** Keeps before it closes: the event comes later, and a page that goes away meanwhile never hears it. */
+  function close(result = "") {
+    keep();
+    dialog.close(result);
+  }
 
   function open({ needsKey = false, then = null } = {}) {
     const settings = store.settings();

@@ -161,23 +161,6 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 
 #endif
 
-// b of two products, for columns 0..7 and 8..15, from sixteen inputs of sixteen columns in shared memory: [inputs, columns] of
-// 16 bits, `pitch` bytes from input to input, a multiple of 16.
-DEVICE void load_columns(u32 (&b)[4], const u8* from, u32 pitch) {
-    u32 lane = lane_index();
-#if ON_CUDA && __CUDA_ARCH__ >= 800
-    SharedPlace at = shared_place(const_cast<u8*>(from + lane % 16 * pitch + lane / 16 * 16));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(at) : "memory");
-#else
-    u32 column = lane / 4, input = lane % 4 * 2;
-    for (u32 i = 0; i < 4; i++) {
-        const u8* at = from + (input + i % 2 * 8) * pitch + (column + i / 2 * 8) * 2;
-        b[i] = *reinterpret_cast<const u16*>(at) | (u32)*reinterpret_cast<const u16*>(at + pitch) << 16;
-    }
-#endif
-}
-
 // The low halves of two words, a's below; and the high ones.
 DEVICE u32 low_halves(u32 a, u32 b) {
 #if ON_CUDA
@@ -195,6 +178,17 @@ DEVICE u32 high_halves(u32 a, u32 b) {
     return y;
 #else
     return a >> 16 | (b & 0xffff0000u);
+#endif
+}
+
+// Two numbers as f16, the first below.
+DEVICE u32 f32_to_halves(float low, float high) {
+#if ON_CUDA && __CUDA_ARCH__ >= 800
+    u32 y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+#else
+    return low_halves(f32_to_f16(low), f32_to_f16(high));
 #endif
 }
 

@@ -6,20 +6,21 @@
 // 4 D flops, and K and V of a page are read once for the 128 rows of a query block.
 //
 // A block of threads has a query block of one head, a warp 16 of its rows. Queries and weights are rounded to f16, sums are
-// f32. Keys lie in shared memory as in their pages, [D, tokens], and values, [tokens, D]: both are inputs by columns.
+// f32. Keys lie in shared memory as in their pages, [D, tokens], and values, [tokens, D]: both are lines of warpgroup.h. The
+// products of a page's keys are made beside those of the values before it, and weighed meanwhile.
 //
-// HEAD_DIM: D, a multiple of 16 up to 128. GROUP: query heads of a key head. STAGES: pages in shared memory.
-#include "mma.h"
+// HEAD_DIM: D, a multiple of 16 up to 128. GROUP: query heads of a key head. STAGES: pages in shared memory, two or more.
 #include "tables.h"
 #include "turns.h"
+#include "warpgroup.h"
 
 constexpr u32 BLOCK_TOKENS = 128, BLOCK_PAGES = BLOCK_TOKENS / PAGE_TOKENS;
 constexpr u32 THREADS = 256, WARPS = THREADS / LANES, ROWS = 16, STEP = 16;
 constexpr u32 DIM_STEPS = HEAD_DIM / STEP, KEY_TILES = PAGE_TOKENS / 8;
-// Bytes from one dim's keys, or one token's values, to the next: eight of them lie in different banks.
-constexpr u32 KEY_PITCH = PAGE_TOKENS * 2 + 16, VALUE_PITCH = HEAD_DIM * 2 + 16;
-constexpr u32 KEY_BYTES = HEAD_DIM * KEY_PITCH, VALUE_BYTES = PAGE_TOKENS * VALUE_PITCH;
-static_assert(WARPS * ROWS == BLOCK_TOKENS && HEAD_DIM % STEP == 0, "sizes");
+constexpr u32 KEY_BYTES = HEAD_DIM * LINE_BYTES;
+constexpr u32 HALF_BYTES = PAGE_TOKENS * LINE_BYTES, VALUE_BYTES = (HEAD_DIM + LINE_COLUMNS - 1) / LINE_COLUMNS * HALF_BYTES;
+constexpr u32 STEP_BYTES = STEP * LINE_BYTES;
+static_assert(WARPS * ROWS == BLOCK_TOKENS && HEAD_DIM % STEP == 0 && PAGE_TOKENS == LINE_COLUMNS, "sizes");
 constexpr float UNSEEN = -1e30f;
 
 struct SparseArgs {
@@ -107,35 +108,38 @@ DEVICE void load_queries(Queries& queries, const SparseArgs& args, u32 first_row
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             Vec2f q = *reinterpret_cast<const Vec2f*>(from[i % 2] + step * STEP + i / 2 * 8);
-            queries.a[step][i] = low_halves(f32_to_f16(q.x * scale), f32_to_f16(q.y * scale));
+            queries.a[step][i] = f32_to_halves(q.x * scale, q.y * scale);
         }
 }
 
-// Copies runs of bytes that follow one another to runs `pitch` apart.
-template <u32 RUNS, u32 RUN_BYTES> DEVICE void copy_runs(u8* to, u32 pitch, const u16* from) {
-    constexpr u32 PARTS = RUN_BYTES / 16;
-    const u8* bytes = reinterpret_cast<const u8*>(from);
-    for (u32 i = thread_index(); i < RUNS * PARTS; i += THREADS)
-        copy_async(shared_place(to + i / PARTS * pitch + i % PARTS * 16), bytes + i * 16);
+// Copies values, [lines, COLUMNS], to lines.
+template <u32 LINES, u32 COLUMNS> DEVICE void copy_lines(u8* to, const u16* from) {
+    constexpr u32 CHUNKS = COLUMNS / 8, CHUNKS_OF_LINE = LINE_COLUMNS / 8;
+    for (u32 i = thread_index(); i < LINES * CHUNKS; i += THREADS) {
+        u32 line = i / CHUNKS, chunk = i % CHUNKS;
+        u8* half = to + chunk / CHUNKS_OF_LINE * (LINES * LINE_BYTES);
+        copy_async(shared_place(half + place_in_lines(line, chunk % CHUNKS_OF_LINE)), from + i * 8);
+    }
 }
 
 // Products of a warp's rows with a page of keys: of tile n, row g in [n][0], [n][1] and row g + 8 in the others, keys
 // 8 n + 2 t and the next.
 typedef float Scores[KEY_TILES][4];
-DEVICE void score(Scores& scores, const Queries& queries, const u8* keys) {
+DEVICE void begin_scores(Scores& scores, const Queries& queries, const u8* keys) {
+    GroupLines lines = lines_of_group(keys, 0);
+    begin_group();
+    group_mma_lines<true>(scores, queries.a[0], lines);
 #pragma unroll
-    for (u32 n = 0; n < KEY_TILES; n++)
+    for (u32 step = 1; step < DIM_STEPS; step++) group_mma_lines<false>(scores, queries.a[step], further(lines, step * STEP_BYTES));
+    end_group();
+}
+// Waits for groups but the last NEWER, whose sums these are not.
+template <u32 NEWER, u32 TILES> DEVICE void wait_for(float (&sums)[TILES][4]) {
+    wait_groups<NEWER>();
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) scores[n][i] = 0;
+    for (u32 n = 0; n < TILES; n++)
 #pragma unroll
-    for (u32 step = 0; step < DIM_STEPS; step++)
-#pragma unroll
-        for (u32 n = 0; n < KEY_TILES; n += 2) {
-            u32 b[4];
-            load_columns(b, keys + step * STEP * KEY_PITCH + n * 16, KEY_PITCH);
-            mma_f16(scores[n], queries.a[step], b[0], b[1]);
-            mma_f16(scores[n + 1], queries.a[step], b[2], b[3]);
-        }
+        for (u32 i = 0; i < 4; i++) settle(sums[n][i]);
 }
 // Hides keys from `seen[0]` on from row g, and from `seen[1]` on from row g + 8.
 DEVICE void hide(Scores& scores, const u32 (&seen)[2]) {
@@ -177,13 +181,17 @@ DEVICE void weigh(Scores& scores, float (&tops)[2], float (&totals)[2], float (&
     }
 }
 
-// The page of means that holds key blocks from `first` on, for all threads.
-DEVICE void load_means(const SparseArgs& args, u8* to, u32 first, u32 kv_head) {
+// Products with the means of key blocks from `first` on, of `count`.
+DEVICE void score_means(const SparseArgs& args, Scores& scores, const Queries& queries, u8* means, u32 first, u32 count, u32 kv_head) {
     sync_threads();
-    copy_runs<HEAD_DIM, PAGE_TOKENS * 2>(to, KEY_PITCH, args.means + head_of_page(args, first / PAGE_TOKENS, kv_head));
+    copy_lines<HEAD_DIM, PAGE_TOKENS>(means, args.means + head_of_page(args, first / PAGE_TOKENS, kv_head));
     commit_copies();
     wait_copies<0>();
+    show_to_groups();
     sync_threads();
+    begin_scores(scores, queries, means);
+    wait_for<0>(scores);
+    hide(scores, {count - first, count - first});
 }
 
 // Grid: query blocks of the rows, heads. Shared memory: a page of means, then weights.
@@ -201,24 +209,21 @@ KERNEL(take, SparseArgs, 256) {
         if (thread_index() == 0) taken[0] = count;
         return;
     }
-    float* weights = reinterpret_cast<float*>(memory + KEY_BYTES);
+    u8* means = align_lines(memory);
+    float* weights = reinterpret_cast<float*>(means + KEY_BYTES);
     Queries queries;
     load_queries(queries, args, block_x() * BLOCK_TOKENS, head);
     Scores scores;
     float tops[2] = {UNSEEN, UNSEEN}, totals[2] = {0, 0}, shrink[2];
     for (u32 first = 0; first < count; first += PAGE_TOKENS) {
-        load_means(args, memory, first, kv_head);
-        score(scores, queries, memory);
-        hide(scores, {count - first, count - first});
+        score_means(args, scores, queries, means, first, count, kv_head);
         weigh(scores, tops, totals, shrink);
     }
     float shares[2];
 #pragma unroll
     for (u32 r = 0; r < 2; r++) shares[r] = queries.is_there[r] ? divide(1.0f, row_sum(totals[r])) : 0.0f;
     for (u32 first = 0; first < count; first += PAGE_TOKENS) {
-        load_means(args, memory, first, kv_head);
-        score(scores, queries, memory);
-        hide(scores, {count - first, count - first});
+        score_means(args, scores, queries, means, first, count, kv_head);
 #pragma unroll
         for (u32 n = 0; n < KEY_TILES; n++)
 #pragma unroll
@@ -253,75 +258,116 @@ KERNEL(take, SparseArgs, 256) {
     if (lane == 0) taken[0] = before;
 }
 
-// Asks for a page of keys and values of a key block.
-DEVICE void load_page(const SparseArgs& args, const Segment& segment, u8* to, u32 page, u32 kv_head) {
-    u64 at = head_of_page(args, page_of(args.tables, segment, page * PAGE_TOKENS), kv_head);
-    copy_runs<HEAD_DIM, PAGE_TOKENS * 2>(to, KEY_PITCH, args.k + at);
-    copy_runs<PAGE_TOKENS, HEAD_DIM * 2>(to + KEY_BYTES, VALUE_PITCH, args.v + at);
+// A query block's way through the pages of the key blocks that it takes.
+struct Way {
+    const u32* taken;
+    const u16* k;
+    const u16* v;
+    u32 num_pages;
+
+    DEVICE_MEMBER Way(const SparseArgs& args, const Segment& segment, u32 block, u32 head, u32 end) {
+        taken = args.taken + ((u64)block * args.num_heads + head) * args.taken_len;
+        k = args.k + head_of_page(args, 0, head / GROUP);
+        v = args.v + head_of_page(args, 0, head / GROUP);
+        num_pages = taken[0] * BLOCK_PAGES;
+        // The query block's own may have a page that nobody sees, whose values are not there.
+        if (taken[taken[0]] * BLOCK_TOKENS + PAGE_TOKENS >= end) num_pages--;
+    }
+    // Where the keys and values of a page begin, or of any where there are no more.
+    DEVICE_MEMBER u64 at(const SparseArgs& args, const Segment& segment, u32 i) const {
+        i = smaller(i, num_pages - 1);
+        u32 token = taken[1 + i / BLOCK_PAGES] * BLOCK_TOKENS + i % BLOCK_PAGES * PAGE_TOKENS;
+        return head_of_page(args, page_of(args.tables, segment, token), 0);
+    }
+};
+DEVICE void load_page(const Way& way, u8* to, u64 at) {
+    copy_lines<HEAD_DIM, PAGE_TOKENS>(to, way.k + at);
+    copy_lines<PAGE_TOKENS, HEAD_DIM>(to + KEY_BYTES, way.v + at);
+    commit_copies();
+}
+// Scores of a page become f16, as rows to multiply values by.
+typedef u32 Weights[PAGE_TOKENS / STEP][4];
+DEVICE void pack(Weights& weights, const Scores& scores) {
+#pragma unroll
+    for (u32 step = 0; step < PAGE_TOKENS / STEP; step++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            const float* two = scores[2 * step + j / 2] + j % 2 * 2;
+            weights[step][j] = f32_to_halves(two[0], two[1]);
+        }
+}
+typedef float Sums[HEAD_DIM / 8][4];
+DEVICE void begin_mix(Sums& sums, const Weights& weights, const u8* values) {
+    GroupLines lines = lines_of_group(values, HALF_BYTES);
+    begin_group();
+#pragma unroll
+    for (u32 step = 0; step < PAGE_TOKENS / STEP; step++) group_mma_lines<false>(sums, weights[step], further(lines, step * STEP_BYTES));
+    end_group();
 }
 
 // Grid: query blocks of the rows, heads. Shared memory: STAGES pages of keys and values.
 KERNEL_RESIDENT(attend_taken, SparseArgs, 256, 1) {
+    constexpr u32 STAGE_BYTES = KEY_BYTES + VALUE_BYTES;
     DYNAMIC_SHARED(memory);
+    u8* stages = align_lines(memory);
     const Segment segment = args.tables.segments[0];
     // The last ones see the most.
-    u32 block = grid_x() - 1 - block_x(), head = block_y(), kv_head = head / GROUP, t = lane_index() % 4;
-    const u32* taken = args.taken + ((u64)block * args.num_heads + head) * args.taken_len;
-    u32 first_row = block * BLOCK_TOKENS, end = segment.committed_len + smaller(first_row + BLOCK_TOKENS, args.num_rows);
-    u32 num_pages = taken[0] * BLOCK_PAGES;
-    // The query block's own may have a page that nobody sees, whose values are not there.
-    if (taken[taken[0]] * BLOCK_TOKENS + PAGE_TOKENS >= end) num_pages--;
+    u32 block = grid_x() - 1 - block_x(), head = block_y(), t = lane_index() % 4, first_row = block * BLOCK_TOKENS;
+    Way way(args, segment, block, head, segment.committed_len + smaller(first_row + BLOCK_TOKENS, args.num_rows));
+    // The first page of the query block's own keys, which is the last key block.
+    u32 own_page = (way.taken[0] - 1) * BLOCK_PAGES;
     Queries queries;
     load_queries(queries, args, first_row, head);
-    float sums[HEAD_DIM / 8][4] = {}, tops[2] = {UNSEEN, UNSEEN}, totals[2] = {0, 0}, shrink[2];
-    // One past the last key that each row sees.
-    u32 seen_end[2] = {segment.committed_len + queries.row[0] + 1, segment.committed_len + queries.row[1] + 1};
-    for (u32 i = 0; i + 1 < STAGES; i++) {
-        if (i < num_pages) load_page(args, segment, memory, taken[1 + i / BLOCK_PAGES] * BLOCK_PAGES + i % BLOCK_PAGES, kv_head);
-        commit_copies();
-    }
-#pragma unroll 1
-    for (u32 i = 0; i < num_pages; i++) {
-        u32 ahead = i + STAGES - 1;
-        if (ahead < num_pages) {
-            u32 page = taken[1 + ahead / BLOCK_PAGES] * BLOCK_PAGES + ahead % BLOCK_PAGES;
-            load_page(args, segment, memory + ahead % STAGES * (KEY_BYTES + VALUE_BYTES), page, kv_head);
-        }
-        commit_copies();
-        wait_copies<STAGES - 1>();
-        sync_threads();
-        const u8* keys = memory + i % STAGES * (KEY_BYTES + VALUE_BYTES);
-        const u8* values = keys + KEY_BYTES;
-        u32 first_key = (taken[1 + i / BLOCK_PAGES] * BLOCK_PAGES + i % BLOCK_PAGES) * PAGE_TOKENS;
-        Scores scores;
-        score(scores, queries, keys);
-        if (first_key + PAGE_TOKENS > segment.committed_len + first_row) {
-            u32 seen[2] = {larger(seen_end[0], first_key) - first_key, larger(seen_end[1], first_key) - first_key};
+    Sums sums = {};
+    Scores scores;
+    Weights weights;
+    float tops[2] = {UNSEEN, UNSEEN}, totals[2] = {0, 0}, shrink[2];
+    auto weigh_page = [&](u32 i) {
+        if (i >= own_page) {
+            u32 before = (i - own_page) * PAGE_TOKENS, seen[2];
+#pragma unroll
+            for (u32 r = 0; r < 2; r++) seen[r] = larger(queries.row[r] - first_row + 1, before) - before;
             hide(scores, seen);
         }
         weigh(scores, tops, totals, shrink);
+    };
+    for (u32 i = 0; i + 1 < STAGES; i++) load_page(way, stages + i * STAGE_BYTES, way.at(args, segment, i));
+    // Of the page that is to be loaded next.
+    u64 at = way.at(args, segment, STAGES - 1);
+    wait_copies<STAGES - 2>();
+    show_to_groups();
+    sync_threads();
+    begin_scores(scores, queries, stages);
+    wait_for<0>(scores);
+    weigh_page(0);
+    pack(weights, scores);
+#pragma unroll 1
+    for (u32 i = 0; i + 1 < way.num_pages; i++) {
+        const u8* values = stages + i % STAGES * STAGE_BYTES + KEY_BYTES;
+        u8* free = stages + (i + STAGES - 1) % STAGES * STAGE_BYTES;
+        // With two stages nothing is free before all are done with page i - 1.
+        if (STAGES == 2) {
+            sync_threads();
+            load_page(way, free, at);
+        }
+        wait_copies<0>();
+        show_to_groups();
+        sync_threads();
+        begin_scores(scores, queries, stages + (i + 1) % STAGES * STAGE_BYTES);
+        begin_mix(sums, weights, values);
+        if (STAGES > 2) load_page(way, free, at);
+        at = way.at(args, segment, i + STAGES);
+        wait_for<1>(scores);
+        weigh_page(i + 1);
+        wait_for<0>(sums);
+        pack(weights, scores);
 #pragma unroll
         for (u32 n = 0; n < HEAD_DIM / 8; n++)
 #pragma unroll
             for (u32 j = 0; j < 4; j++) sums[n][j] *= shrink[j / 2];
-#pragma unroll
-        for (u32 step = 0; step < PAGE_TOKENS / STEP; step++) {
-            u32 a[4];
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                const float* two = scores[2 * step + j / 2] + j % 2 * 2;
-                a[j] = low_halves(f32_to_f16(two[0]), f32_to_f16(two[1]));
-            }
-#pragma unroll
-            for (u32 n = 0; n < HEAD_DIM / 8; n += 2) {
-                u32 b[4];
-                load_columns(b, values + step * STEP * VALUE_PITCH + n * 16, VALUE_PITCH);
-                mma_f16(sums[n], a, b[0], b[1]);
-                mma_f16(sums[n + 1], a, b[2], b[3]);
-            }
-        }
-        sync_threads();
     }
+    begin_mix(sums, weights, stages + (way.num_pages - 1) % STAGES * STAGE_BYTES + KEY_BYTES);
+    wait_for<0>(sums);
 #pragma unroll
     for (u32 r = 0; r < 2; r++) {
         float share = divide(1.0f, row_sum(totals[r]));
@@ -330,4 +376,6 @@ KERNEL_RESIDENT(attend_taken, SparseArgs, 256, 1) {
 #pragma unroll
         for (u32 n = 0; n < HEAD_DIM / 8; n++) *reinterpret_cast<Vec2f*>(out + n * 8) = {sums[n][2 * r] * share, sums[n][2 * r + 1] * share};
     }
+    // What is still on its way is nobody's.
+    wait_copies<0>();
 }

@@ -17,6 +17,11 @@ const WARPS: usize = 8;
 const MAX_HEAD_DIM: usize = 128;
 /// Shared memory that kernels take beside what launches ask for.
 const STATIC_BYTES: usize = 2048;
+/// See gpu/warpgroup.h; lines begin at a multiple of eight.
+const LINE_BYTES: usize = 128;
+const ALIGN_BYTES: usize = 8 * LINE_BYTES;
+/// Pages in shared memory at a time: two that are read, and one that comes.
+const STAGES: usize = 3;
 
 /// See gpu/sparse.cu.
 #[derive(Clone, Copy)]
@@ -55,13 +60,14 @@ fn source(head_dim: usize, group: usize, stages: usize) -> Source {
 
 /// All that is launched for heads of common models; see [`crate::gpu::sources`].
 pub(super) fn sources() -> Vec<Source> {
-    vec![source(128, 2, 2), source(64, 2, 1)]
+    vec![source(128, 2, 3), source(64, 2, 3), source(128, 2, 2)]
 }
 
-/// Shared memory of a page of keys, and of one of keys and values.
+/// Shared memory of a page of keys, and of one of keys and values; see gpu/warpgroup.h.
 fn page_bytes(head_dim: usize) -> (usize, usize) {
-    let keys = head_dim * (PAGE_TOKENS * 2 + 16);
-    (keys, keys + PAGE_TOKENS * (head_dim * 2 + 16))
+    let keys = head_dim * LINE_BYTES;
+    let halves = head_dim.div_ceil(LINE_BYTES / size_of::<u16>());
+    (keys, keys + halves * PAGE_TOKENS * LINE_BYTES)
 }
 
 fn ptr(buffer: &crate::buffer::Buffer) -> DevicePtr {
@@ -151,11 +157,12 @@ impl GpuDevice {
             launch("put_means", [query_blocks, kv_heads], 0)?;
         }
         let weights = num_blocks.next_multiple_of(PAGE_TOKENS) * size_of::<f32>();
-        launch("take", [query_blocks, heads], keys + weights)?;
-        launch("attend_taken", [query_blocks, heads], stages * both)
+        launch("take", [query_blocks, heads], ALIGN_BYTES + keys + weights)?;
+        let shared_bytes = ALIGN_BYTES + stages * both;
+        launch("attend_taken", [query_blocks, heads], shared_bytes)
     }
 
-    /// Pages that shared memory holds at a time, up to two; `None` where these kernels do not do, and attention's own have to.
+    /// Pages that shared memory holds at a time; `None` where these kernels do not do, and attention's own have to.
     fn stages(&self, args: &AttentionArgs<'_>) -> Option<usize> {
         let facts = self.facts();
         let has_units = facts.arch.starts_with("sm_") || facts.arch == "host";
@@ -164,8 +171,9 @@ impl GpuDevice {
             .all(|kept| kept.on_gpu().kv_type == KvType::F16);
         let fits_kernel = args.head_dim.is_multiple_of(16) && args.head_dim <= MAX_HEAD_DIM;
         let (_, both) = page_bytes(args.head_dim);
-        let room = (facts.shared_bytes_per_block as usize).saturating_sub(STATIC_BYTES);
-        let stages = (room / both).min(2);
-        (has_units && is_f16 && fits_kernel && stages > 0).then_some(stages)
+        let taken = STATIC_BYTES + ALIGN_BYTES;
+        let room = (facts.shared_bytes_per_block as usize).saturating_sub(taken);
+        let stages = (room / both).min(STAGES);
+        (has_units && is_f16 && fits_kernel && stages >= 2).then_some(stages)
     }
 }

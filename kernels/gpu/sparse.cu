@@ -112,13 +112,17 @@ DEVICE void load_queries(Queries& queries, const SparseArgs& args, u32 first_row
         }
 }
 
-// Copies values, [lines, COLUMNS], to lines.
+// Copies values, [LINES, COLUMNS], to lines.
 template <u32 LINES, u32 COLUMNS> DEVICE void copy_lines(u8* to, const u16* from) {
-    constexpr u32 CHUNKS = COLUMNS / 8, CHUNKS_OF_LINE = LINE_COLUMNS / 8;
-    for (u32 i = thread_index(); i < LINES * CHUNKS; i += THREADS) {
-        u32 line = i / CHUNKS, chunk = i % CHUNKS;
-        u8* half = to + chunk / CHUNKS_OF_LINE * (LINES * LINE_BYTES);
-        copy_async(shared_place(half + place_in_lines(line, chunk % CHUNKS_OF_LINE)), from + i * 8);
+    constexpr u32 CHUNKS = COLUMNS / 8, CHUNKS_OF_LINE = LINE_COLUMNS / 8, AT_ONCE = THREADS / CHUNKS;
+    u32 first = thread_index() / CHUNKS, chunk = thread_index() % CHUNKS;
+    if (THREADS % CHUNKS != 0 && first >= AT_ONCE) return;
+    to += chunk / CHUNKS_OF_LINE * (LINES * LINE_BYTES);
+#pragma unroll
+    for (u32 i = 0; i < LINES; i += AT_ONCE) {
+        u32 line = first + i;
+        if (LINES % AT_ONCE != 0 && line >= LINES) break;
+        copy_async(shared_place(to + place_in_lines(line, chunk % CHUNKS_OF_LINE)), from + line * COLUMNS + chunk * 8);
     }
 }
 
@@ -133,13 +137,16 @@ DEVICE void begin_scores(Scores& scores, const Queries& queries, const u8* keys)
     for (u32 step = 1; step < DIM_STEPS; step++) group_mma_lines<false>(scores, queries.a[step], further(lines, step * STEP_BYTES));
     end_group();
 }
-// Waits for groups but the last NEWER, whose sums these are not.
-template <u32 NEWER, u32 TILES> DEVICE void wait_for(float (&sums)[TILES][4]) {
-    wait_groups<NEWER>();
+template <u32 TILES> DEVICE void settle_all(float (&sums)[TILES][4]) {
 #pragma unroll
     for (u32 n = 0; n < TILES; n++)
 #pragma unroll
         for (u32 i = 0; i < 4; i++) settle(sums[n][i]);
+}
+// Waits for groups but the last NEWER, whose sums these are not.
+template <u32 NEWER, u32 TILES> DEVICE void wait_for(float (&sums)[TILES][4]) {
+    wait_groups<NEWER>();
+    settle_all(sums);
 }
 // Hides keys from `seen[0]` on from row g, and from `seen[1]` on from row g + 8.
 DEVICE void hide(Scores& scores, const u32 (&seen)[2]) {
@@ -308,6 +315,9 @@ DEVICE void begin_mix(Sums& sums, const Weights& weights, const u8* values) {
 // Grid: query blocks of the rows, heads. Shared memory: STAGES pages of keys and values.
 KERNEL_RESIDENT(attend_taken, SparseArgs, 256, 1) {
     constexpr u32 STAGE_BYTES = KEY_BYTES + VALUE_BYTES;
+    // With enough stages the two groups of warps take turns: one weighs while the other multiplies.
+    constexpr bool TAKES_TURNS = STAGES >= 5;
+    constexpr u32 AHEAD = TAKES_TURNS ? STAGES - 2 : STAGES - 1;
     DYNAMIC_SHARED(memory);
     u8* stages = align_lines(memory);
     const Segment segment = args.tables.segments[0];
@@ -322,6 +332,8 @@ KERNEL_RESIDENT(attend_taken, SparseArgs, 256, 1) {
     Scores scores;
     Weights weights;
     float tops[2] = {UNSEEN, UNSEEN}, totals[2] = {0, 0}, shrink[2];
+    // Of the page that is to be loaded next.
+    u64 at = way.at(args, segment, AHEAD);
     auto weigh_page = [&](u32 i) {
         if (i >= own_page) {
             u32 before = (i - own_page) * PAGE_TOKENS, seen[2];
@@ -331,41 +343,62 @@ KERNEL_RESIDENT(attend_taken, SparseArgs, 256, 1) {
         }
         weigh(scores, tops, totals, shrink);
     };
-    for (u32 i = 0; i + 1 < STAGES; i++) load_page(way, stages + i * STAGE_BYTES, way.at(args, segment, i));
-    // Of the page that is to be loaded next.
-    u64 at = way.at(args, segment, STAGES - 1);
-    wait_copies<STAGES - 2>();
-    show_to_groups();
-    sync_threads();
-    begin_scores(scores, queries, stages);
-    wait_for<0>(scores);
-    weigh_page(0);
-    pack(weights, scores);
-#pragma unroll 1
-    for (u32 i = 0; i + 1 < way.num_pages; i++) {
-        const u8* values = stages + i % STAGES * STAGE_BYTES + KEY_BYTES;
-        u8* free = stages + (i + STAGES - 1) % STAGES * STAGE_BYTES;
-        // With two stages nothing is free before all are done with page i - 1.
-        if (STAGES == 2) {
-            sync_threads();
-            load_page(way, free, at);
-        }
-        wait_copies<0>();
-        show_to_groups();
-        sync_threads();
-        begin_scores(scores, queries, stages + (i + 1) % STAGES * STAGE_BYTES);
-        begin_mix(sums, weights, values);
-        if (STAGES > 2) load_page(way, free, at);
-        at = way.at(args, segment, i + STAGES);
-        wait_for<1>(scores);
-        weigh_page(i + 1);
+    // When the values of the page before are mixed.
+    auto use_weights = [&] {
         wait_for<0>(sums);
         pack(weights, scores);
+        // Seldom, in a long prompt.
+        if (ballot(shrink[0] != 1.0f || shrink[1] != 1.0f) == 0) return;
 #pragma unroll
         for (u32 n = 0; n < HEAD_DIM / 8; n++)
 #pragma unroll
             for (u32 j = 0; j < 4; j++) sums[n][j] *= shrink[j / 2];
+    };
+    auto load_next = [&](u32 i) {
+        load_page(way, stages + (i + AHEAD) % STAGES * STAGE_BYTES, at);
+        at = way.at(args, segment, i + AHEAD + 1);
+    };
+    for (u32 i = 0; i < AHEAD; i++) load_page(way, stages + i * STAGE_BYTES, way.at(args, segment, i));
+    wait_copies<AHEAD - 1>();
+    show_to_groups();
+    sync_threads();
+    begin_scores(scores, queries, stages);
+    if (TAKES_TURNS && way.num_pages > 1) {
+        wait_copies<1>();
+        show_to_groups();
+        if (warp_index() >= 4) pass_turn();
     }
+    wait_for<0>(scores);
+    weigh_page(0);
+#pragma unroll 1
+    for (u32 i = 0; i + 1 < way.num_pages; i++) {
+        const u8* values = stages + i % STAGES * STAGE_BYTES + KEY_BYTES;
+        use_weights();
+        if (TAKES_TURNS) {
+            wait_for_turn();
+        } else {
+            // With two stages nothing is free before all are done with page i - 1.
+            if (STAGES == 2) {
+                sync_threads();
+                load_next(i);
+            }
+            wait_copies<0>();
+            show_to_groups();
+            sync_threads();
+        }
+        begin_scores(scores, queries, stages + (i + 1) % STAGES * STAGE_BYTES);
+        begin_mix(sums, weights, values);
+        if (STAGES > 2) load_next(i);
+        if (TAKES_TURNS) {
+            // Page i + 2 is here, and page i - 1 done with.
+            wait_copies<1>();
+            show_to_groups();
+            if (warp_index() < 4 || i + 2 < way.num_pages) pass_turn();
+        }
+        wait_for<1>(scores);
+        weigh_page(i + 1);
+    }
+    use_weights();
     begin_mix(sums, weights, stages + (way.num_pages - 1) % STAGES * STAGE_BYTES + KEY_BYTES);
     wait_for<0>(sums);
 #pragma unroll

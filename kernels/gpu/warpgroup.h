@@ -41,6 +41,10 @@ DEVICE GroupLines lines_of_group(const u8* b, u32 stride) {
 DEVICE u8* align_lines(u8* at) { return at + (0u - shared_place(at)) % (8 * LINE_BYTES); }
 // Shows what this thread has put into shared memory to groups that begin after the next barrier.
 DEVICE void show_to_groups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Two groups of four warps take turns: each waits for its own, and passes it on. What was shown by who passes it on is seen.
+constexpr u32 FIRST_TURN = 1, OF_BOTH = 8 * LANES;
+DEVICE void wait_for_turn() { asm volatile("bar.sync %0, %1;" ::"r"(FIRST_TURN + warp_index() / 4), "n"(OF_BOTH) : "memory"); }
+DEVICE void pass_turn() { asm volatile("bar.arrive %0, %1;" ::"r"(FIRST_TURN + 1 - warp_index() / 4), "n"(OF_BOTH) : "memory"); }
 
 #define FOUR_OF(kind, c, i) kind(c[i][0]), kind(c[i][1]), kind(c[i][2]), kind(c[i][3])
 #define SUMS_2(kind, c) FOUR_OF(kind, c, 0), FOUR_OF(kind, c, 1)
@@ -123,6 +127,8 @@ DEVICE GroupLines lines_of_group(const u8* b, u32 stride) { return {b, stride}; 
 DEVICE GroupLines further(GroupLines b, u32 bytes) { return {b.at + bytes, b.stride}; }
 DEVICE u8* align_lines(u8* at) { return at; }
 DEVICE void show_to_groups() {}
+DEVICE void wait_for_turn() { sync_threads(); }
+DEVICE void pass_turn() {}
 
 DEVICE u32 core_word(const u8* b, u32 core) {
     return *reinterpret_cast<const u32*>(b + CORE_BYTES * core + 16 * (lane_index() / 4) + 4 * (lane_index() % 4));

@@ -20,8 +20,8 @@ const STATIC_BYTES: usize = 2048;
 /// See gpu/warpgroup.h; lines begin at a multiple of eight.
 const LINE_BYTES: usize = 128;
 const ALIGN_BYTES: usize = 8 * LINE_BYTES;
-/// Pages in shared memory at a time: two that are read, and one that comes.
-const STAGES: usize = 3;
+/// Pages in shared memory at a time, as many of these as fit: see gpu/sparse.cu.
+const STAGES: [usize; 3] = [5, 3, 2];
 
 /// See gpu/sparse.cu.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ fn source(head_dim: usize, group: usize, stages: usize) -> Source {
 
 /// All that is launched for heads of common models; see [`crate::gpu::sources`].
 pub(super) fn sources() -> Vec<Source> {
-    vec![source(128, 2, 3), source(64, 2, 3), source(128, 2, 2)]
+    STAGES.map(|stages| source(128, 2, stages)).into()
 }
 
 /// Shared memory of a page of keys, and of one of keys and values; see gpu/warpgroup.h.
@@ -173,7 +173,8 @@ impl GpuDevice {
         let (_, both) = page_bytes(args.head_dim);
         let taken = STATIC_BYTES + ALIGN_BYTES;
         let room = (facts.shared_bytes_per_block as usize).saturating_sub(taken);
-        let stages = (room / both).min(STAGES);
-        (has_units && is_f16 && fits_kernel && stages >= 2).then_some(stages)
+        let mut stages = STAGES.into_iter();
+        let stages = stages.find(|stages| stages * both <= room)?;
+        (has_units && is_f16 && fits_kernel).then_some(stages)
     }
 }

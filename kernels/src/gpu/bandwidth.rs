@@ -43,7 +43,8 @@ impl GpuDevice {
             "host" => EMULATED_BYTES,
             _ => MOST_BYTES,
         };
-        let bytes = most.min(self.driver.free_memory()? / 4) / 16 * 16;
+        let free = self.driver.budget().left_of(self.driver.free_memory()?);
+        let bytes = most.min(free / 4) / 16 * 16;
         let memory = DeviceMemory::zeros(&self.driver, usize::try_from(bytes).unwrap_or(0))?;
         let out = DeviceMemory::zeros(&self.driver, 4)?;
         let args = ReadArgs {
@@ -78,5 +79,19 @@ impl GpuDevice {
         speeds.remove(0);
         speeds.sort_by(f64::total_cmp);
         Ok(speeds[REPETITIONS / 2])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::Device;
+    use crate::gpu::device::GpuDevice;
+
+    #[test]
+    fn no_more_memory_is_read_than_a_limit_leaves() {
+        let device = GpuDevice::emulated().unwrap();
+        device.limit_memory(64 << 10);
+        assert!(device.read_bandwidth() > 0.0);
+        device.finish().unwrap();
     }
 }

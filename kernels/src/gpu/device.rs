@@ -237,13 +237,22 @@ impl GpuDevice {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = &mut scratch[which as usize];
         if memory.bytes() < bytes {
-            // What moves later is recorded anew, so no piece begins very small.
-            let bytes = bytes.next_power_of_two().max(LEAST_SCRATCH);
+            // What moves later is recorded anew, so that it grows in few steps; by a quarter at most, for large pieces.
+            let step = (bytes.next_power_of_two() / 4).max(LEAST_SCRATCH);
+            let bytes = bytes.next_multiple_of(step);
+            tracing::debug!(
+                ?which,
+                bytes,
+                before = memory.bytes(),
+                "scratch memory grows"
+            );
+            // Room that there is for the old piece or the new one is enough.
+            *memory = DeviceMemory::new(&self.driver, 0)?;
+            self.moves.fetch_add(1, Ordering::Relaxed);
             *memory = match which {
                 Scratch::Tickets => DeviceMemory::zeros(&self.driver, bytes)?,
                 _ => DeviceMemory::new(&self.driver, bytes)?,
             };
-            self.moves.fetch_add(1, Ordering::Relaxed);
         }
         Ok(memory.ptr())
     }

@@ -264,6 +264,10 @@ pub(crate) struct BenchArgs {
     /// Repetitions after the warm-up.
     #[arg(short, long, default_value_t = 5)]
     pub repetitions: usize,
+    /// Also measure the energy that decoding takes, for 10 seconds or more for each length and depth, and that of waiting: by the
+    /// energy counter of NVIDIA's GPUs. The power cap is told, and nothing of the GPU changed.
+    #[arg(long)]
+    pub energy: bool,
     #[command(flatten)]
     pub needle: NeedleArgs,
     /// Print one JSON object instead of a table.

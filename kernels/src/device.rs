@@ -485,6 +485,11 @@ pub trait Device: Send + Sync {
     /// Name and instruction set or chip, for people.
     fn name(&self) -> String;
 
+    /// The number by which the libraries of its maker know the device, where it has one.
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+
     /// What of the device decides the bits of a result, beside this program: states of another one are not its own.
     fn arithmetic(&self) -> String {
         self.name()

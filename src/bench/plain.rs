@@ -1,5 +1,6 @@
 //! Prompt processing, decoding and verified trees of one model in this process: medians after a warm-up.
 
+mod energy;
 mod report;
 
 use std::io::{Write, stdout};
@@ -10,11 +11,12 @@ use anyhow::{Result, ensure};
 use generation::SpeculationMode;
 use gguf::GgufFile;
 use models::{
-    Batch, BatchSegment, DecodeTraffic, LoadOptions, LogitsWanted, Model, SequenceId,
+    Batch, BatchSegment, DecodeTraffic, LoadOptions, LogitsWanted, Model, SequenceId, Snapshot,
     decode_traffic,
 };
 use target_worker::context_length;
 
+use energy::{Energy, Meter};
 use report::{Report, Speed, Tree};
 
 use crate::cli::BenchArgs;
@@ -41,8 +43,12 @@ pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
     let file = session::open(args.model.model.as_deref())?;
     let options = options(args, &file);
     let (mut whole, mut split);
+    let mut meter = None;
     let (model, device, bandwidth) = if args.split.target_devices.is_empty() {
         let device = session::device(&args.model)?;
+        if args.energy {
+            meter = Some(Meter::open(device.as_ref())?);
+        }
         whole = session::load_with(&file, Arc::clone(&device), options)?;
         (&mut whole, device.name(), Some(device.read_bandwidth()))
     } else {
@@ -56,7 +62,7 @@ pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
         traffic: decode_traffic(&file, &options)?,
         repetitions: args.repetitions,
     };
-    let (mut speeds, mut trees) = (Vec::new(), Vec::new());
+    let (mut speeds, mut trees, mut energies) = (Vec::new(), Vec::new(), Vec::new());
     for &tokens in &args.pp {
         speeds.push(bench.prefill(tokens)?);
     }
@@ -66,6 +72,15 @@ pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
         }
         for &rows in &args.rows {
             trees.push(bench.verify(rows, depth)?);
+        }
+    }
+    if let Some(meter) = &meter {
+        eprintln!("measuring energy: 12 s of waiting, then 10 s for each length and depth");
+        let idle_watts = meter.idle_watts()?;
+        for &depth in &args.depth {
+            for &tokens in &args.tg {
+                energies.push(bench.energy(meter, idle_watts, tokens, depth)?);
+            }
         }
     }
     let report = Report {
@@ -80,6 +95,7 @@ pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
         traffic: bench.traffic,
         speeds,
         trees,
+        energies,
     };
     if args.json {
         writeln!(stdout(), "{}", report.json())?;
@@ -164,36 +180,56 @@ impl Bench<'_> {
     }
 
     fn decode(&mut self, tokens: usize, depth: usize) -> Result<Speed> {
-        let ids = self.ids(tokens);
-        let context = self.context(depth)?;
-        let start = match self.model.stage().start {
-            0 => Some(self.model.snapshot(context)?),
-            // A split model takes none: the context is computed anew each time.
-            _ => None,
-        };
-        self.model.free_sequence(context)?;
-        let test = match depth {
-            0 => format!("tg{tokens}"),
-            _ => format!("tg{tokens} @ d{depth}"),
-        };
-        let mut speed = self.speed(test, tokens, |bench| {
-            let sequence = match &start {
-                Some(start) => bench.model.restore(start)?,
-                None => bench.context(depth)?,
-            };
-            bench.model.finish()?;
-            let started = Instant::now();
-            for &id in &ids {
-                let step = segment(sequence, vec![id], Vec::new(), LogitsWanted::LastBest);
-                bench.forward(step)?;
-            }
-            let seconds = started.elapsed().as_secs_f64();
-            bench.model.free_sequence(sequence)?;
-            Ok(seconds)
+        let start = self.start(depth)?;
+        let mut speed = self.speed(decode_name(tokens, depth), tokens, |bench| {
+            bench.decode_once(&start, tokens)
         })?;
         let middle = (depth + tokens / 2) as u64;
         speed.bytes_per_token = Some(self.traffic.after(middle));
         Ok(speed)
+    }
+
+    fn energy(
+        &mut self,
+        meter: &Meter,
+        idle_watts: f64,
+        tokens: usize,
+        depth: usize,
+    ) -> Result<Energy> {
+        let start = self.start(depth)?;
+        meter.measure(decode_name(tokens, depth), idle_watts, || {
+            self.decode_once(&start, tokens)?;
+            Ok(tokens)
+        })
+    }
+
+    /// What decoding after `depth` tokens begins with.
+    fn start(&mut self, depth: usize) -> Result<Start> {
+        if self.model.stage().start > 0 {
+            return Ok(Start::Depth(depth));
+        }
+        let context = self.context(depth)?;
+        let start = Start::Kept(self.model.snapshot(context)?);
+        self.model.free_sequence(context)?;
+        Ok(start)
+    }
+
+    /// Seconds for `tokens` tokens.
+    fn decode_once(&mut self, start: &Start, tokens: usize) -> Result<f64> {
+        let sequence = match start {
+            Start::Kept(start) => self.model.restore(start)?,
+            Start::Depth(depth) => self.context(*depth)?,
+        };
+        self.model.finish()?;
+        let ids = self.ids(tokens);
+        let started = Instant::now();
+        for id in ids {
+            let step = segment(sequence, vec![id], Vec::new(), LogitsWanted::LastBest);
+            self.forward(step)?;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        self.model.free_sequence(sequence)?;
+        Ok(seconds)
     }
 
     fn verify(&mut self, rows: usize, depth: usize) -> Result<Tree> {
@@ -246,6 +282,20 @@ impl Bench<'_> {
             capture_layers: Vec::new(),
         })?;
         Ok(())
+    }
+}
+
+/// A context to decode after.
+enum Start {
+    Kept(Snapshot),
+    /// A split model keeps none: so many tokens are computed anew each time.
+    Depth(usize),
+}
+
+fn decode_name(tokens: usize, depth: usize) -> String {
+    match depth {
+        0 => format!("tg{tokens}"),
+        _ => format!("tg{tokens} @ d{depth}"),
     }
 }
 

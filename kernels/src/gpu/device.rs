@@ -316,6 +316,11 @@ impl Device for GpuDevice {
         true
     }
 
+    fn uuid(&self) -> Option<[u8; 16]> {
+        let facts = self.facts();
+        facts.arch.starts_with("sm_").then_some(facts.uuid)
+    }
+
     fn free_memory(&self) -> Option<u64> {
         let free = self.driver.free_memory().ok()?;
         Some(self.driver.budget().left_of(free))

@@ -6,6 +6,8 @@ use anyhow::Result;
 use models::DecodeTraffic;
 use serde_json::{Value, json};
 
+use super::energy::Energy;
+
 /// Tokens per second.
 pub(super) struct Speed {
     pub test: String,
@@ -34,6 +36,7 @@ pub(super) struct Report {
     pub traffic: DecodeTraffic,
     pub speeds: Vec<Speed>,
     pub trees: Vec<Tree>,
+    pub energies: Vec<Energy>,
 }
 
 impl Report {
@@ -54,6 +57,19 @@ impl Report {
                 "commit_ms": tree.commit_ms,
             })
         };
+        let energy = |energy: &Energy| {
+            json!({
+                "test": energy.test,
+                "tokens": energy.tokens,
+                "seconds": energy.seconds,
+                "joules": energy.joules,
+                "watts": energy.watts(),
+                "idle_watts": energy.idle_watts,
+                "limit_watts": energy.limit_watts,
+                "tokens_per_joule": energy.tokens_per_joule(),
+                "tokens_per_joule_over_idle": energy.tokens_per_joule_over_idle(),
+            })
+        };
         json!({
             "model": self.model,
             "file_bytes": self.file_bytes,
@@ -61,6 +77,7 @@ impl Report {
             "read_bytes_per_second": self.bandwidth,
             "results": self.speeds.iter().map(speed).collect::<Vec<_>>(),
             "trees": self.trees.iter().map(tree).collect::<Vec<_>>(),
+            "energy": self.energies.iter().map(energy).collect::<Vec<_>>(),
         })
     }
 
@@ -92,6 +109,30 @@ impl Report {
         }
         if !self.trees.is_empty() {
             self.print_trees(&mut out)?;
+        }
+        if !self.energies.is_empty() {
+            self.print_energies(&mut out)?;
+        }
+        Ok(())
+    }
+
+    fn print_energies(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(
+            out,
+            "\n| energy         | tokens/J | over idle |     W | idle W | cap W |\n\
+             | -------------- | -------: | --------: | ----: | -----: | ----: |"
+        )?;
+        for energy in &self.energies {
+            writeln!(
+                out,
+                "| {:14} | {:8.3} | {:9.3} | {:5.0} | {:6.0} | {:5.0} |",
+                energy.test,
+                energy.tokens_per_joule(),
+                energy.tokens_per_joule_over_idle(),
+                energy.watts(),
+                energy.idle_watts,
+                energy.limit_watts
+            )?;
         }
         Ok(())
     }

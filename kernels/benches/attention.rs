@@ -219,7 +219,7 @@ fn main() {
         bench.report("tree,", &tree, committed_len);
     }
     if is_fast {
-        for committed_len in [0, 4096] {
+        for committed_len in [0, 4096, 32_000, 128_000] {
             bench.report("prefill,", &chain(MOST_ROWS), committed_len);
         }
     }

@@ -291,9 +291,15 @@ DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
         for (u32 c = 0; c < 2; c++) {
             u32 column = n * 8 + t * 2 + c;
             if (column >= block.columns) continue;
-            Vec2f* to = reinterpret_cast<Vec2f*>(args.partials + result_at(args, block, column) * HEAD_DIM + dim);
+            // As wide as can be: a sector that is stored in parts is stored several times.
+            float* to = args.partials + result_at(args, block, column) * HEAD_DIM + dim;
+            if constexpr (DIM_TILES == 1) {
+                *reinterpret_cast<Vec2f*>(to) = {sums[0][n][c], sums[0][n][c + 2]};
+            } else {
 #pragma unroll
-            for (u32 i = 0; i < DIM_TILES; i++) to[i] = {sums[i][n][c], sums[i][n][c + 2]};
+                for (u32 i = 0; i < DIM_TILES; i += 2)
+                    reinterpret_cast<Vec4f*>(to)[i / 2] = {sums[i][n][c], sums[i][n][c + 2], sums[i + 1][n][c], sums[i + 1][n][c + 2]};
+            }
         }
 }
 

@@ -60,7 +60,11 @@ fn source(head_dim: usize, group: usize, stages: usize) -> Source {
 
 /// All that is launched for heads of common models; see [`crate::gpu::sources`].
 pub(super) fn sources() -> Vec<Source> {
-    STAGES.map(|stages| source(128, 2, stages)).into()
+    let of_128 = STAGES.map(|stages| source(128, 2, stages));
+    of_128
+        .into_iter()
+        .chain([source(64, 2, STAGES[0])])
+        .collect()
 }
 
 /// Shared memory of a page of keys, and of one of keys and values; see gpu/warpgroup.h.

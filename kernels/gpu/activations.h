@@ -28,3 +28,13 @@ struct Activations {
     u8* by32;
     u8* floats;
 };
+// Where those forms of a row lie that are read, one after another.
+DEVICE Activations forms_at(u8* at, u32 cols, bool by256, bool by32, bool floats) {
+    Activations x = {};
+    if (by256) x.by256 = at;
+    if (by256) at += cols / 256 * BYTES_256;
+    if (by32) x.by32 = at;
+    if (by32) at += (cols + 63) / 64 * BYTES_32;
+    if (floats) x.floats = at;
+    return x;
+}

@@ -107,7 +107,7 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
         sync_threads();
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
-            Parts<4> parts = advance<true, ANSWERS>(state, shared.staged[i]);
+            Parts<4> parts = advance<true, ANSWERS>(state, shared.staged[i], warp_index());
             if (!ANSWERS) continue;
             float answer = whole(parts);
             if (active && lane % 8 < 4) shared.answers[i][column + lane % 4] = answer;

@@ -184,7 +184,7 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
             Parts<2> parts[STEPS] = {};
             if (!BRANCHES && count == STEPS) {
 #pragma unroll
-                for (u32 i = 0; i < STEPS; i++) parts[i] = advance<true, true>(state, now[i]);
+                for (u32 i = 0; i < STEPS; i++) parts[i] = advance<true, true>(state, now[i], warp_index());
             } else {
 #pragma unroll
                 for (u32 i = 0; i < STEPS; i++)
@@ -196,10 +196,10 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
                             else get_state(state, spill + (u64)(load - args.shared_levels) * BLOCKS * LEVEL_PIECES);
                         }
                         if (BRANCHES && save == LEAF) {
-                            parts[i] = advance<false, true>(state, now[i]);
+                            parts[i] = advance<false, true>(state, now[i], warp_index());
                             continue;
                         }
-                        parts[i] = advance<true, true>(state, now[i]);
+                        parts[i] = advance<true, true>(state, now[i], warp_index());
                         if (BRANCHES && save != NONE) {
                             if (save < args.shared_levels) put_state(state, saved + save * LEVEL_PIECES);
                             else put_state(state, spill + (u64)(save - args.shared_levels) * BLOCKS * LEVEL_PIECES);

@@ -61,9 +61,10 @@ template <u32 COLUMNS> struct Parts {
     float of[COLUMNS];
 };
 // One row: decay, read by k, write, read by q. Returns the lane's parts of the answers of its columns, where there are to be
-// ANSWERS. Where nothing follows the row, the state stays as it was before, unless it KEEPS it.
+// ANSWERS. Where nothing follows the row, the state stays as it was before, unless it KEEPS it. `strip`: which of the runs of
+// 4 COLUMNS columns that are staged is the warp's.
 template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
-DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged) {
+DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
     u32 lane = lane_index(), eighth = lane % 8;
     float sums[2][COLUMNS] = {};
     Vec4f k[QUADS];
@@ -78,7 +79,7 @@ DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged
             for (u32 c = 0; c < COLUMNS; c++) sums[j % 2][c] = fused_multiply_add(state.at[i][j][c], ks[j], sums[j % 2][c]);
     }
     float decay = staged.gates.x, strength = staged.gates.y, written[COLUMNS], v[COLUMNS];
-    spread(reinterpret_cast<const typename Run<COLUMNS>::Type*>(staged.v)[warp_index() * 4 + lane / 8], v);
+    spread(reinterpret_cast<const typename Run<COLUMNS>::Type*>(staged.v)[strip * 4 + lane / 8], v);
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) written[c] = sums[0][c] + sums[1][c];
 #pragma unroll

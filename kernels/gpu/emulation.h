@@ -45,6 +45,7 @@ static Fiber fibers[MAX_THREADS];
 static u8* stacks;
 static Warp warps[MAX_THREADS / LANES];
 static u32 block_live, block_arrived, block_generation;
+static u32 some_arrived[16], some_generation[16];
 static u32 num_threads;
 static Fiber* current;
 static void* scheduler_pointer;
@@ -152,6 +153,14 @@ static void wait(u32& arrived, u32& generation, u32 live) {
     while (generation == mine) yield();
     progress = true;
 }
+
+// For whoever looks at memory until another thread has changed it.
+static void let_others_run() {
+    progress = true;
+    yield();
+}
+
+static void sync_some(u32 barrier, u32 threads) { wait(some_arrived[barrier], some_generation[barrier], threads); }
 
 // All lanes put words down and then see those of all.
 static const u32 (*exchange(const u32* words, u32 count))[EXCHANGE_WORDS] {

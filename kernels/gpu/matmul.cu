@@ -234,20 +234,9 @@ DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, c
     }
 }
 
-// Where the forms of ONE_ROW lie in shared memory.
-DEVICE Activations forms_at(u8* at, u32 cols) {
-    constexpr bool BY_256 = (TYPES & (1 << Q2_K | 1 << Q3_K | 1 << Q4_K | 1 << Q5_K | 1 << Q6_K | 1 << IQ4_XS)) != 0;
-    constexpr bool FLOATS = (TYPES & (1 << F32 | 1 << F16 | 1 << BF16)) != 0;
-    constexpr bool BY_32 = (TYPES & (1 << Q4_0 | 1 << Q4_1 | 1 << Q5_0 | 1 << Q5_1 | 1 << Q8_0 | 1 << IQ4_NL)) != 0;
-    u32 units = (cols + 63) / 64;
-    Activations x = {};
-    if (BY_256) x.by256 = at;
-    if (BY_256) at += cols / 256 * BYTES_256;
-    if (BY_32) x.by32 = at;
-    if (BY_32) at += units * BYTES_32;
-    if (FLOATS) x.floats = at;
-    return x;
-}
+constexpr bool BY_256 = (TYPES & (1 << Q2_K | 1 << Q3_K | 1 << Q4_K | 1 << Q5_K | 1 << Q6_K | 1 << IQ4_XS)) != 0;
+constexpr bool FLOATS = (TYPES & (1 << F32 | 1 << F16 | 1 << BF16)) != 0;
+constexpr bool BY_32 = (TYPES & (1 << Q4_0 | 1 << Q4_1 | 1 << Q5_0 | 1 << Q5_1 | 1 << Q8_0 | 1 << IQ4_NL)) != 0;
 
 // The outputs of 16 rows `first..first + count`, whose sums are all there.
 DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count) {
@@ -300,7 +289,7 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
         if (args.gamma)
             for (u32 i = 0; i < EARLY; i++) load_block({args.gamma, args.cols, true}, warp_index() + i * WARPS, early[i]);
         wait_for_inputs();
-        ring.x = forms_at(reinterpret_cast<u8*>(slots + args.round * PIECES * SLOT), args.cols);
+        ring.x = forms_at(reinterpret_cast<u8*>(slots + args.round * PIECES * SLOT), args.cols, BY_256, BY_32, FLOATS);
         Stretch v;
         load_stretch({args.row, args.cols, true}, warp_index(), v);
 #pragma unroll 1

@@ -480,6 +480,18 @@ pub struct DeltaNetCommitArgs<'a> {
     pub rows: &'a [usize],
 }
 
+/// How a step of one row of one sequence is launched, where a device has more than one way. The bits are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DecodePath {
+    /// The way that is faster, by the time that the first steps take.
+    #[default]
+    Auto,
+    /// Operation by operation, as a recorded graph.
+    Graph,
+    /// All in one launch; what that does not know goes operation by operation.
+    Megakernel,
+}
+
 /// A device: memory and fused operations. One thread drives it.
 pub trait Device: Send + Sync {
     /// Name and instruction set or chip, for people.
@@ -506,6 +518,11 @@ pub trait Device: Send + Sync {
     /// Whether an operation takes long the first time that it meets a shape, because its kernel is compiled then.
     fn compiles_kernels(&self) -> bool {
         false
+    }
+
+    /// Chooses how steps are launched that were not launched before.
+    fn set_decode_path(&self, path: DecodePath) {
+        let _ = path;
     }
 
     /// Bytes that it can still give, where that is known.

@@ -20,6 +20,7 @@ mod hip;
 mod image_cache;
 mod linear;
 mod matrix;
+mod megakernel;
 mod memory;
 mod modules;
 mod nvrtc;

@@ -19,10 +19,10 @@ mod span;
 pub use crate::buffer::Buffer;
 pub use crate::cpu::{CpuDevice, Tier};
 pub use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape,
-    DeltaNetState, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvCommitLayer,
-    KvLayer, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS, Projection, RopeArgs, RopeStyle,
-    Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
+    AttentionArgs, DecodePath, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer,
+    DeltaNetShape, DeltaNetState, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs,
+    KvCommitLayer, KvLayer, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS, Projection,
+    RopeArgs, RopeStyle, Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
 };
 pub use crate::error::DeviceError;
 #[doc(hidden)]

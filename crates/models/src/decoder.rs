@@ -36,6 +36,32 @@ struct Head {
     matrix: Option<Matrix>,
 }
 
+impl Head {
+    /// `out = W norm(x)` for some rows; `embedding`: what stands in for a matrix of its own.
+    fn logits(
+        &self,
+        device: &dyn Device,
+        config: &ModelConfig,
+        embedding: Option<&Matrix>,
+        (x, num_rows): (&Buffer, usize),
+        out: &mut Buffer,
+    ) {
+        let Some(weight) = self.matrix.as_ref().or(embedding) else {
+            return;
+        };
+        device.linear(LinearArgs {
+            num_rows,
+            x,
+            norm: Some(Norm {
+                gamma: &self.norm,
+                eps: config.norm_eps,
+            }),
+            projections: &mut [Projection { weight, out }],
+            accumulate: false,
+        });
+    }
+}
+
 /// The graph of a model, or of some of its layers, and its activations.
 #[derive(Debug)]
 pub(crate) struct Decoder {
@@ -202,13 +228,18 @@ impl Decoder {
             passing,
             kept,
             features,
+            head,
             ..
         } = self;
+        // A row by itself is all that logits can be wanted of: then they are part of the step.
+        let wants = !plan.wanted_rows.is_empty() || !plan.best_rows.is_empty();
+        let own_head = head.as_ref().filter(|_| num_rows == 1 && wants);
+        let has_logits = own_head.is_some();
         let step = Step {
             tokens: &plan.tokens,
             segments: &segments,
             visibility: Visibility::Ancestors,
-            variant: &(self.instance, verifies, capture_layers),
+            variant: &(self.instance, verifies, capture_layers, has_logits),
         };
         device.step(&step, &mut || {
             if let Some(embedding) = embedding {
@@ -248,6 +279,10 @@ impl Decoder {
                     });
                 }
             }
+            if let Some(head) = own_head {
+                let embedding = embedding.as_ref();
+                head.logits(device, config, embedding, (&s.h, 1), &mut s.logits);
+            }
         });
         if self.head.is_none() {
             return Output::default();
@@ -258,61 +293,62 @@ impl Decoder {
             best: Vec::new(),
         };
         let values = &mut output.logits;
-        self.head(device, config, &plan.wanted_rows, |logits, first, rows| {
-            let values = &mut values[first * config.vocab_size..][..rows * config.vocab_size];
-            device.read(logits, 0, values);
-        });
+        self.head(
+            device,
+            config,
+            &plan.wanted_rows,
+            has_logits,
+            |logits, first, rows| {
+                let values = &mut values[first * config.vocab_size..][..rows * config.vocab_size];
+                device.read(logits, 0, values);
+            },
+        );
         let mut best = vec![0; plan.best_rows.len()];
-        self.head(device, config, &plan.best_rows, |logits, first, rows| {
-            device.top_k(TopKArgs {
-                num_rows: rows,
-                vocab_size: config.vocab_size,
-                k: 1,
-                logits,
-                ids: &mut best[first..first + rows],
-                log_probs: &mut vec![0.0; rows],
-            });
-        });
+        self.head(
+            device,
+            config,
+            &plan.best_rows,
+            has_logits,
+            |logits, first, rows| {
+                device.top_k(TopKArgs {
+                    num_rows: rows,
+                    vocab_size: config.vocab_size,
+                    k: 1,
+                    logits,
+                    ids: &mut best[first..first + rows],
+                    log_probs: &mut vec![0.0; rows],
+                });
+            },
+        );
         output.best = plan.best.iter().copied().zip(best).collect();
         output
     }
 
     /// Logits of rows of the batch, at most [`HEAD_ROWS`] at a time, each time handed to `take` with the place of the
-    /// first in `rows` and their number.
+    /// first in `rows` and their number. `has_logits`: the step has left those of its one row.
     fn head(
         &mut self,
         device: &dyn Device,
         config: &ModelConfig,
         rows: &[usize],
+        has_logits: bool,
         mut take: impl FnMut(&Buffer, usize, usize),
     ) {
         let Self {
             embedding,
-            head,
+            head: Some(head),
             scratch: s,
             ..
-        } = self;
-        let Some(Head { norm, matrix }) = head else {
-            return;
-        };
-        let Some(weight) = matrix.as_ref().or(embedding.as_ref()) else {
+        } = self
+        else {
             return;
         };
         for (first, rows) in (0..).step_by(HEAD_ROWS).zip(rows.chunks(HEAD_ROWS)) {
-            device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
-            device.linear(LinearArgs {
-                num_rows: rows.len(),
-                x: &s.head_rows,
-                norm: Some(Norm {
-                    gamma: norm,
-                    eps: config.norm_eps,
-                }),
-                projections: &mut [Projection {
-                    weight,
-                    out: &mut s.logits,
-                }],
-                accumulate: false,
-            });
+            if !has_logits {
+                device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
+                let x = (&s.head_rows, rows.len());
+                head.logits(device, config, embedding.as_ref(), x, &mut s.logits);
+            }
             take(&s.logits, first, rows.len());
         }
     }

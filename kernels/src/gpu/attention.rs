@@ -12,11 +12,11 @@ use crate::device::{
     Visibility, Window,
 };
 use crate::error::DeviceError;
-pub(super) use crate::gpu::attention::launches::sources;
 use crate::gpu::attention::launches::{
-    AnswerArgs, AttendArgs, MOST_LAYERS, MOVES, MoveArgs, MovedLayer, PrepareArgs, SPLIT, Shape,
-    THREADS, types_of,
+    AnswerArgs, AttendArgs, MOST_LAYERS, MOVES, MoveArgs, MovedLayer, PrepareArgs, Shape, THREADS,
+    types_of,
 };
+pub(super) use crate::gpu::attention::launches::{SPLIT, Shape as HeadShape, sources};
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::steps::{MAX_ROWS, seen_bucket};
@@ -73,12 +73,7 @@ impl<'a> Fresh<'a> {
 
 impl GpuDevice {
     pub(super) fn attention_op(&self, args: AttentionArgs<'_>) -> Result<(), DeviceError> {
-        let shape = Shape {
-            num_heads: args.num_heads,
-            num_kv_heads: args.num_kv_heads,
-            head_dim: args.head_dim,
-            types: types_of(args.cache),
-        };
+        let shape = Shape::of(&args);
         shape.check(args.cache, args.segments);
         assert!(
             args.window.is_none_or(|window| window.tokens > 0),

@@ -142,6 +142,50 @@ impl Cuda {
         is_entered
     }
 
+    /// # Safety
+    /// As [`Driver::launch`].
+    unsafe fn launch_with(
+        &self,
+        function: Function,
+        launch: Launch,
+        args: *const c_void,
+        mut attribute: Option<sys::CUlaunchAttribute>,
+    ) -> Result<(), DeviceError> {
+        let [x, y, z] = launch.grid;
+        let mut params = [args.cast_mut()];
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.stream,
+            numAttrs: u32::from(attribute.is_some()),
+            attrs: attribute
+                .as_mut()
+                .map_or(std::ptr::null_mut(), std::ptr::from_mut),
+        };
+        // SAFETY: the caller's word; the driver copies the struct before it returns.
+        let result = unsafe {
+            sys::cuLaunchKernelEx(
+                &config,
+                function.0 as sys::CUfunction,
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        if is_ok(result) {
+            return Ok(());
+        }
+        let state = self.state();
+        let name = state.kernel_names.get(&function.0);
+        let name = name.map_or("?", String::as_str);
+        let call = format!("cuLaunchKernel of {name} ({launch:?})");
+        Err(refused(words(&call, result)))
+    }
+
     fn check(&self, call: &str, result: CUresult) {
         if !is_ok(result) {
             self.note(check(call, result));
@@ -362,46 +406,39 @@ impl Driver for Cuda {
             return;
         }
         let overlaps = self.overlaps_kernels && self.follows_kernel.swap(true, Ordering::Relaxed);
-        let [x, y, z] = launch.grid;
-        let mut params = [args.cast_mut()];
         // Kernels wait for what they read themselves: `wait_for_inputs` of gpu/arch.h.
-        let mut overlap = sys::CUlaunchAttribute {
+        let overlap = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue {
                 programmaticStreamSerializationAllowed: 1,
             },
         };
-        let config = sys::CUlaunchConfig {
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: launch.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: launch.shared_bytes,
-            hStream: self.stream,
-            attrs: &mut overlap,
-            numAttrs: u32::from(overlaps),
-        };
-        // SAFETY: the caller's word; the driver copies the struct before it returns.
-        let result = unsafe {
-            sys::cuLaunchKernelEx(
-                &config,
-                function.0 as sys::CUfunction,
-                params.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        if !is_ok(result) {
-            let state = self.state();
-            let name = state
-                .kernel_names
-                .get(&function.0)
-                .map_or("?", String::as_str);
-            let call = format!("cuLaunchKernel of {name} ({launch:?})");
-            self.note(Err(refused(words(&call, result))));
+        // SAFETY: the caller's word.
+        let result =
+            unsafe { self.launch_with(function, launch, args, overlaps.then_some(overlap)) };
+        self.note(result);
+    }
+
+    unsafe fn launch_together(
+        &self,
+        function: Function,
+        launch: Launch,
+        args: *const c_void,
+        _: usize,
+    ) -> Result<(), DeviceError> {
+        if !self.is_usable() {
+            // `synchronize` tells why.
+            return Ok(());
         }
+        self.follows_kernel.store(true, Ordering::Relaxed);
+        let together = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { cooperative: 1 },
+        };
+        // SAFETY: the caller's word.
+        unsafe { self.launch_with(function, launch, args, Some(together)) }
     }
 
     fn begin_capture(&self) -> bool {

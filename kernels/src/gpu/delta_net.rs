@@ -14,11 +14,11 @@ use crate::device::{
     DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Visibility,
 };
 use crate::error::DeviceError;
-pub(super) use crate::gpu::delta_net::launches::sources;
 use crate::gpu::delta_net::launches::{
     CommitArgs, HeadsArgs, Layer, MOST_LAYERS, Norm, NormArgs, PrepareArgs, THREADS, WARPS,
     WalkArgs, head_threads, level_bytes, long_walks, walking_blocks, whole_heads,
 };
+pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
 use crate::gpu::device::{GpuDevice, Scratch, Staged};
 use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, levels_of};
@@ -65,7 +65,7 @@ fn is_chain(segment: &SegmentEntry) -> bool {
 }
 
 /// What queries are scaled by.
-fn q_scale(shape: &DeltaNetShape) -> f32 {
+pub(super) fn q_scale(shape: &DeltaNetShape) -> f32 {
     1.0 / (shape.k_dim as f32).sqrt()
 }
 

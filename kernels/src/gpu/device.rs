@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -10,19 +11,20 @@ use tensor_channel::ChannelDevice;
 
 use crate::buffer::{Buffer, NOT_F16};
 use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs, TopKArgs,
-    Visibility,
+    AttentionArgs, DecodePath, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs,
+    KvAppendArgs, KvCommitArgs, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs,
+    TopKArgs, Visibility,
 };
 use crate::error::DeviceError;
 use crate::gpu::cuda::Cuda;
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Graph, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::hip::HipDriver;
+use crate::gpu::megakernel::{Choice, Program, Recorder, StuckFlag, Way, block_warps};
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
-use crate::gpu::steps::{Next, Recorded, Shape, Steps};
+use crate::gpu::steps::{Next, OneLaunch, Recorded, Shape, Steps, seen_bucket};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
@@ -46,6 +48,13 @@ pub struct GpuDevice {
     /// Counts the times that scratch memory or tables moved.
     moves: AtomicU64,
     steps: Mutex<Steps>,
+    /// How steps of one row go, and how many blocks work on one where they go as one launch.
+    one_row: Mutex<(DecodePath, usize)>,
+    /// Is told operations in place of launching them.
+    recorder: Mutex<Option<Recorder>>,
+    stuck: OnceLock<StuckFlag>,
+    /// Steps that went as one launch.
+    one_launches: AtomicU64,
     /// Ids of the running step on the device.
     ids: Mutex<DeviceIds>,
     /// Angles of rotary embeddings.
@@ -100,6 +109,7 @@ impl GpuDevice {
     }
 
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {
+        let blocks = one_row_blocks(driver.facts());
         let scratch = (0..NUM_SCRATCH).map(|_| DeviceMemory::new(&driver, 0));
         Ok(Self {
             modules: Modules::new(Arc::clone(&driver)),
@@ -107,6 +117,10 @@ impl GpuDevice {
             scratch: Mutex::new(scratch.collect::<Result<_, _>>()?),
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
+            one_row: Mutex::new((DecodePath::Auto, blocks)),
+            recorder: Mutex::default(),
+            stuck: OnceLock::new(),
+            one_launches: AtomicU64::new(0),
             ids: Mutex::new(DeviceIds {
                 memory: DeviceMemory::new(&driver, 0)?,
                 host: Vec::new(),
@@ -205,7 +219,9 @@ impl GpuDevice {
                     // An operation of it failed: nothing of it runs, and `finish` says why.
                     Ok(graph) if self.fault().is_some() => self.driver.drop_graph(graph),
                     Ok(graph) => {
-                        self.steps().put(&shape, moves, Recorded::Graph(graph));
+                        let launch = self.one_launch(step, most_seen, work);
+                        self.steps()
+                            .put(&shape, moves, Recorded::Graph(graph, launch));
                         // SAFETY: what its launches point to has just been passed to them, and lives as long as
                         // nothing moves.
                         unsafe { self.driver.launch_graph(graph) };
@@ -219,9 +235,116 @@ impl GpuDevice {
             }
             Next::Record => work(),
             // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
-            Next::Replay(graph) => unsafe { self.driver.launch_graph(graph) },
+            Next::Replay(graph, None) => unsafe { self.driver.launch_graph(graph) },
+            Next::Replay(graph, Some(launch)) => self.run_either(graph, &launch)?,
         }
         Ok(())
+    }
+
+    /// The step as one launch too, where it has one row, its state moves along, and this device has such launches.
+    fn one_launch(
+        &self,
+        step: &Step<'_>,
+        most_seen: usize,
+        work: &mut dyn FnMut(),
+    ) -> Option<Arc<OneLaunch>> {
+        let (path, blocks) = *self.one_row();
+        let [segment] = step.segments else {
+            return None;
+        };
+        if path == DecodePath::Graph || blocks == 0 || segment.parents.len() != 1 {
+            return None;
+        }
+        // Emulation has no speed to choose by.
+        if !segment.advance || (path == DecodePath::Auto && self.facts().arch == "host") {
+            return None;
+        }
+        let most_seen = seen_bucket(most_seen);
+        let warps = block_warps(self.facts().shared_bytes_per_block as usize);
+        *self.recorder() = Some(Recorder::new(&self.driver, (blocks, warps), most_seen));
+        work();
+        let program = self.recorder().take().map(|recorder| {
+            let tables = self.tables(step.segments, step.visibility)?.ptrs;
+            Program::new(self, recorder, tables, self.stuck_flag()?)
+        });
+        match program? {
+            Ok(program) => Some(Arc::new(OneLaunch {
+                program,
+                choice: Mutex::new(Choice::new(path)),
+            })),
+            Err(error) => {
+                match path {
+                    DecodePath::Megakernel => tracing::warn!(%error, "steps are graphs"),
+                    _ => tracing::debug!(%error, "steps are graphs"),
+                }
+                None
+            }
+        }
+    }
+
+    /// Runs a step in the way that is chosen, or times the one that is to be tried.
+    fn run_either(&self, graph: Graph, launch: &OneLaunch) -> Result<(), DeviceError> {
+        let choice = || launch.choice.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut way, is_timed) = choice().next();
+        if is_timed {
+            self.driver.synchronize()?;
+        }
+        let begin = Instant::now();
+        if way == Way::Megakernel
+            && let Err(error) = launch.program.launch(self)
+        {
+            tracing::warn!(%error, "a step is no single launch: steps like it are graphs from now on");
+            *choice() = Choice::new(DecodePath::Graph);
+            way = Way::Graph;
+        }
+        if way == Way::Megakernel {
+            self.one_launches.fetch_add(1, Ordering::Relaxed);
+        } else {
+            // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
+            unsafe { self.driver.launch_graph(graph) };
+        }
+        if is_timed {
+            self.driver.synchronize()?;
+            if let Some([graph, megakernel]) = choice().tell(way, begin.elapsed()) {
+                tracing::info!(?graph, ?megakernel, "how steps of one row are launched");
+            }
+        }
+        Ok(())
+    }
+
+    /// Has steps of one row go as one launch, of so many blocks, for tests of what happens where they do not fit.
+    #[doc(hidden)]
+    pub fn set_one_row_blocks(&self, blocks: usize) {
+        self.one_row().1 = blocks;
+    }
+
+    /// Steps that went as one launch, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn one_launches(&self) -> u64 {
+        self.one_launches.load(Ordering::Relaxed)
+    }
+
+    fn one_row(&self) -> MutexGuard<'_, (DecodePath, usize)> {
+        self.one_row.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells an operation where operations are told; then it is not to be launched.
+    fn tell(&self, tell: impl FnOnce(&mut Recorder)) -> bool {
+        self.recorder().as_mut().map(tell).is_some()
+    }
+
+    fn stuck_flag(&self) -> Result<DevicePtr, DeviceError> {
+        if self.stuck.get().is_none() {
+            let flag = StuckFlag::new(&self.driver)?;
+            // One thread drives the device: nobody else has made one meanwhile.
+            let _ = self.stuck.set(flag);
+        }
+        Ok(self.stuck.get().map_or(DevicePtr::NULL, StuckFlag::ptr))
     }
 
     fn fault(&self) -> MutexGuard<'_, Option<DeviceError>> {
@@ -285,6 +408,16 @@ impl Staged<'_> {
     }
 }
 
+/// Blocks that a step of one row may go as one launch of: one for each multiprocessor, of chips that gpu/together.h is for.
+fn one_row_blocks(facts: &DeviceFacts) -> usize {
+    let number = facts.arch.strip_prefix("sm_").unwrap_or_default();
+    let number = number.trim_end_matches(|c: char| !c.is_ascii_digit());
+    match number.parse::<u32>() {
+        Ok(80..) => facts.multiprocessors as usize,
+        _ => usize::from(facts.arch == "host"),
+    }
+}
+
 impl Device for GpuDevice {
     fn name(&self) -> String {
         let facts = self.driver.facts();
@@ -324,6 +457,10 @@ impl Device for GpuDevice {
     fn free_memory(&self) -> Option<u64> {
         let free = self.driver.free_memory().ok()?;
         Some(self.driver.budget().left_of(free))
+    }
+
+    fn set_decode_path(&self, path: DecodePath) {
+        self.one_row().0 = path;
     }
 
     fn limit_memory(&self, bytes: u64) {
@@ -377,6 +514,13 @@ impl Device for GpuDevice {
 
     fn finish(&self) -> Result<(), DeviceError> {
         self.driver.synchronize()?;
+        if self.stuck.get().is_some_and(StuckFlag::is_set) {
+            return Err(DeviceError::Driver {
+                what: "the megakernel's blocks waited in vain for each other: \
+                       the device is of no use any more (see --decode-path)"
+                    .to_owned(),
+            });
+        }
         let mut fault = self.fault();
         match *fault {
             None => Ok(()),
@@ -396,58 +540,100 @@ impl Device for GpuDevice {
     }
 
     fn gather_rows(&self, x: &Buffer, row_len: usize, rows: &[usize], out: &mut Buffer) {
+        if self.tell(|recorder| recorder.refuse("gathered rows")) {
+            return;
+        }
         self.note(self.gather_rows_op(x, row_len, rows, out));
     }
 
     fn store_columns(&self, args: StoreColumnsArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("features")) {
+            return;
+        }
         self.note(self.store_columns_op(args));
     }
 
     fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {
+        if self.tell(|recorder| recorder.embed(self.embedding(table, ids, out))) {
+            return;
+        }
         self.note(self.embed_op(table, ids, out));
     }
 
     fn linear(&self, args: LinearArgs<'_, '_>) {
+        if self.tell(|recorder| recorder.linear(&args)) {
+            return;
+        }
         self.note(self.linear_op(args));
     }
 
     fn gated_linear(&self, args: GatedLinearArgs<'_>) {
+        if self.tell(|recorder| recorder.gated_linear(&args)) {
+            return;
+        }
         self.note(self.gated_linear_op(args));
     }
 
     fn attention(&self, args: AttentionArgs<'_>) {
+        if self.tell(|recorder| recorder.attention(&args, &self.turns)) {
+            return;
+        }
         self.note(self.attention_op(args));
     }
 
     fn kv_commit(&self, args: KvCommitArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("commits")) {
+            return;
+        }
         self.note(self.kv_commit_op(args));
     }
 
     fn kv_append(&self, args: KvAppendArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("rows without queries")) {
+            return;
+        }
         self.note(self.kv_append_op(args));
     }
 
     fn top_k(&self, args: TopKArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("likeliest ids")) {
+            return;
+        }
         self.note(self.top_k_op(args));
     }
 
     fn delta_net(&self, args: DeltaNetArgs<'_>) {
+        if self.tell(|recorder| recorder.delta_net(&args)) {
+            return;
+        }
         self.note(self.delta_net_op(args));
     }
 
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("commits")) {
+            return;
+        }
         self.note(self.delta_net_commit_op(args));
     }
 
     fn sparse_attention(&self, args: SparseAttentionArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("scores of prompts")) {
+            return;
+        }
         self.note(self.sparse_attention_op(args));
     }
 
     fn tail_products(&self, args: TailProductsArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("scores of prompts")) {
+            return;
+        }
         self.note(self.tail_products_op(args));
     }
 
     fn tail_weights(&self, args: TailWeightsArgs<'_>) {
+        if self.tell(|recorder| recorder.refuse("scores of prompts")) {
+            return;
+        }
         self.note(self.tail_weights_op(args));
     }
 }

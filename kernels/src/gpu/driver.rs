@@ -6,12 +6,14 @@
 use std::ffi::{CStr, c_void};
 use std::fmt;
 
+use bytemuck::{Pod, Zeroable};
+
 use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
 use crate::gpu::sharing::Sharing;
 
 /// An address in device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(transparent)]
 pub(crate) struct DevicePtr(pub u64);
 
@@ -173,6 +175,21 @@ pub(crate) trait Driver: Sharing + Send + Sync + fmt::Debug {
         args: *const c_void,
         arg_bytes: usize,
     );
+
+    /// Launches a kernel of which all blocks run at a time, so that they may wait for each other.
+    ///
+    /// # Errors
+    /// There is no room for all of them, or the runtime has no such launches; nothing was launched.
+    ///
+    /// # Safety
+    /// As `launch`.
+    unsafe fn launch_together(
+        &self,
+        function: Function,
+        launch: Launch,
+        args: *const c_void,
+        arg_bytes: usize,
+    ) -> Result<(), DeviceError>;
 
     /// From here to `end_capture`, what is asked is recorded and not done. False where the runtime has no graphs. Modules
     /// may be loaded meanwhile and memory given back, which is put off.

@@ -328,6 +328,25 @@ impl Driver for Emulation {
         }
     }
 
+    unsafe fn launch_together(
+        &self,
+        function: Function,
+        launch: Launch,
+        args: *const c_void,
+        arg_bytes: usize,
+    ) -> Result<(), DeviceError> {
+        // Blocks run one after another.
+        if launch.grid != [1, 1, 1] {
+            return Err(failed(format_args!(
+                "blocks that run at a time: there is room for one, not {:?}",
+                launch.grid
+            )));
+        }
+        // SAFETY: the caller's word.
+        unsafe { self.launch(function, launch, args, arg_bytes) };
+        Ok(())
+    }
+
     fn begin_capture(&self) -> bool {
         self.state().recording = Some(Recording::default());
         true

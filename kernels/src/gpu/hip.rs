@@ -383,6 +383,18 @@ impl Driver for HipDriver {
         }
     }
 
+    unsafe fn launch_together(
+        &self,
+        _: Function,
+        _: Launch,
+        _: *const c_void,
+        _: usize,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::Driver {
+            what: "blocks that wait for each other are not written for HIP".to_owned(),
+        })
+    }
+
     fn begin_capture(&self) -> bool {
         if !self.is_usable() {
             return false;

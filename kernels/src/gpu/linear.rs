@@ -14,9 +14,10 @@ use crate::gpu::linear::narrow::Narrow;
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
 use crate::gpu::linear::work::{
-    Activations, COLUMNS, Jobs, MAX_JOBS, Product, Rows, Shape, check, dtypes, gated_product,
-    products_of, types_of, work_of,
+    Activations, COLUMNS, Jobs, MAX_JOBS, Product, Rows, Shape, check, gated_product, products_of,
+    types_of, work_of,
 };
+pub(super) use crate::gpu::linear::work::{SLICES, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
 
 const ACTIVATE_THREADS: u32 = 256;

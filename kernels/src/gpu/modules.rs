@@ -15,6 +15,11 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arch.h", include_str!("../../gpu/arch.h")),
     ("tables.h", include_str!("../../gpu/tables.h")),
     ("attention.h", include_str!("../../gpu/attention.h")),
+    (
+        "attention_tiles.h",
+        include_str!("../../gpu/attention_tiles.h"),
+    ),
+    ("together.h", include_str!("../../gpu/together.h")),
     ("emulation.h", include_str!("../../gpu/emulation.h")),
     ("kept.h", include_str!("../../gpu/kept.h")),
     ("kept_pairs.h", include_str!("../../gpu/kept_pairs.h")),

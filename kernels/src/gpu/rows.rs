@@ -47,7 +47,7 @@ struct ColumnsArgs {
 }
 
 /// See gpu/pack.cu.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct EmbedArgs {
     tiles: DevicePtr,
@@ -57,6 +57,13 @@ struct EmbedArgs {
     rows: u32,
     cols: u32,
     tiles_per_row: u32,
+}
+
+/// A launch that embeds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Embedding {
+    launch: Launch,
+    args: EmbedArgs,
 }
 
 impl GpuDevice {
@@ -110,6 +117,21 @@ impl GpuDevice {
         ids: &[u32],
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
+        let embedding = self.embedding(table, ids, out)?;
+        self.launch_embedding(&embedding)
+    }
+
+    pub(super) fn launch_embedding(&self, embedding: &Embedding) -> Result<(), DeviceError> {
+        self.launch(&pack_source(), "embed", embedding.launch, &embedding.args)
+    }
+
+    /// The launch that embeds ids, which are on the device then.
+    pub(super) fn embedding(
+        &self,
+        table: &Matrix,
+        ids: &[u32],
+        out: &Buffer,
+    ) -> Result<Embedding, DeviceError> {
         let table = table.on_gpu();
         assert!(
             out.len() >= ids.len() * table.cols,
@@ -136,6 +158,6 @@ impl GpuDevice {
             cols: table.cols as u32,
             tiles_per_row: table.tiles_per_row() as u32,
         };
-        self.launch(&pack_source(), "embed", launch, &args)
+        Ok(Embedding { launch, args })
     }
 }

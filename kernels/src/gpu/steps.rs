@@ -2,10 +2,11 @@
 //! repeats them all. What differs from step to step lies in the tables and the list of ids, which are uploaded before.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::device::{Step, Visibility};
 use crate::gpu::driver::{Driver, Graph};
+use crate::gpu::megakernel::{Choice, Program};
 
 /// Steps of more rows take so long that their launches do not show.
 pub(super) const MAX_ROWS: usize = 160;
@@ -43,19 +44,26 @@ pub(super) fn seen_bucket(most_seen: usize) -> usize {
 }
 
 /// What to do about a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Next {
     /// Its first time: memory that it needs is allocated on the way.
     Run,
     Record,
-    Replay(Graph),
+    Replay(Graph, Option<Arc<OneLaunch>>),
+}
+
+/// A step that may also go as one launch.
+#[derive(Debug)]
+pub(super) struct OneLaunch {
+    pub program: Program,
+    pub choice: Mutex<Choice>,
 }
 
 /// What there is of a step that came before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Recorded {
     NotYet,
-    Graph(Graph),
+    Graph(Graph, Option<Arc<OneLaunch>>),
     /// The driver refused: it is run as the first time.
     Never,
 }
@@ -92,9 +100,9 @@ impl Steps {
         match self.recordings.get_mut(shape) {
             Some(known) if known.memory == memory => {
                 known.last_used = now;
-                match known.recorded {
+                match &known.recorded {
                     Recorded::NotYet => Next::Record,
-                    Recorded::Graph(graph) => Next::Replay(graph),
+                    Recorded::Graph(graph, launch) => Next::Replay(*graph, launch.clone()),
                     Recorded::Never => Next::Run,
                 }
             }
@@ -126,7 +134,7 @@ impl Steps {
     }
 
     fn forget(&self, recording: Option<Recording>) {
-        if let Some(Recorded::Graph(graph)) = recording.map(|known| known.recorded) {
+        if let Some(Recorded::Graph(graph, _)) = recording.map(|known| known.recorded) {
             self.driver.drop_graph(graph);
         }
     }

@@ -1,6 +1,6 @@
 //! Kernels of attention: what they take, what they are compiled for, and how many blocks they get.
 
-use crate::device::{KvLayer, PAGE_TOKENS, Segment};
+use crate::device::{AttentionArgs, KvLayer, PAGE_TOKENS, Segment};
 use crate::error::DeviceError;
 use crate::gpu::device::{GpuDevice, Scratch};
 use crate::gpu::driver::{DevicePtr, Launch, Source};
@@ -8,7 +8,7 @@ use crate::gpu::tables::TablePtrs;
 use crate::kv::{KvType, KvTypes};
 
 /// Places of a split; see gpu/attention.h.
-pub(super) const SPLIT: usize = 256;
+pub(in crate::gpu) const SPLIT: usize = 256;
 /// Threads of the kernels that prepare, attend and move.
 pub(super) const THREADS: u32 = 128;
 /// Threads that put splits together, and how many of them share four dims.
@@ -111,8 +111,8 @@ pub(super) struct MoveArgs {
 }
 
 /// Sizes of a layer's heads and how its keys and values are kept: what its kernels are compiled for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::gpu) struct Shape {
     pub num_heads: usize,
     pub num_kv_heads: usize,
     pub head_dim: usize,
@@ -128,6 +128,15 @@ pub(super) fn types_of(cache: &KvLayer) -> KvTypes {
 }
 
 impl Shape {
+    pub(in crate::gpu) fn of(args: &AttentionArgs<'_>) -> Self {
+        Self {
+            num_heads: args.num_heads,
+            num_kv_heads: args.num_kv_heads,
+            head_dim: args.head_dim,
+            types: types_of(args.cache),
+        }
+    }
+
     fn source(&self, name: &'static str, text: &'static str) -> Source {
         let number = |kv_type: KvType| (kv_type as u32).to_string();
         Source {
@@ -218,8 +227,33 @@ impl Shape {
         }
     }
 
-    fn group(&self) -> usize {
+    pub(in crate::gpu) fn group(&self) -> usize {
         self.num_heads / self.num_kv_heads
+    }
+
+    /// Tiles of eight columns of one row.
+    fn row_tiles(&self) -> usize {
+        self.group().div_ceil(8)
+    }
+
+    /// Whether gpu/megakernel.cu knows such heads.
+    pub(in crate::gpu) fn fits_megakernel(&self) -> bool {
+        self.fits_units() && !self.types.rotates_values() && self.row_tiles() < 5
+    }
+
+    /// What gpu/megakernel.cu is compiled for.
+    pub(in crate::gpu) fn megakernel_defines(&self) -> Vec<(&'static str, String)> {
+        let mut defines = self.source("", "").defines;
+        defines.push(("GROUP", self.group().to_string()));
+        defines.push(("TILES", self.row_tiles().to_string()));
+        defines
+    }
+
+    /// Bytes of a group of warps that attends there: see `AttendShared`.
+    pub(in crate::gpu) fn megakernel_bytes(&self) -> usize {
+        let heads = (self.group() + 1) * self.head_dim * size_of::<f32>();
+        let columns = self.row_tiles() * 8 * (self.head_dim.max(SPLIT) * 4 + 32);
+        heads + SPLIT * size_of::<u32>() + 16 + columns
     }
 
     /// Panics on sizes that no model has, and where the cache is too small for pages that the segments name.

@@ -132,18 +132,28 @@ pub(super) fn whole_heads(shape: &DeltaNetShape) -> Source {
 }
 
 fn source(name: &'static str, text: &'static str, shape: &DeltaNetShape) -> Source {
-    let define = |name, value: usize| (name, value.to_string());
     Source {
         name,
         text,
-        defines: vec![
-            define("HK", shape.num_k_heads),
-            define("HV", shape.num_v_heads),
-            define("DK", shape.k_dim),
-            define("DV", shape.v_dim),
-            define("TAPS", shape.conv_taps),
-        ],
+        defines: defines(shape),
     }
+}
+
+/// What gpu/delta_rows.h is compiled for.
+pub(in crate::gpu) fn defines(shape: &DeltaNetShape) -> Vec<(&'static str, String)> {
+    let define = |name, value: usize| (name, value.to_string());
+    vec![
+        define("HK", shape.num_k_heads),
+        define("HV", shape.num_v_heads),
+        define("DK", shape.k_dim),
+        define("DV", shape.v_dim),
+        define("TAPS", shape.conv_taps),
+    ]
+}
+
+/// Bytes of what gpu/megakernel.cu stages of a row: see `DeltaShared`.
+pub(in crate::gpu) fn staged_bytes(shape: &DeltaNetShape) -> usize {
+    (2 * shape.k_dim.next_multiple_of(32) + shape.v_dim + 8) * size_of::<f32>()
 }
 
 /// Bytes of a level that a walking block saves.

@@ -54,7 +54,7 @@ pub(super) struct Jobs {
 }
 
 /// Slices of the inputs, each added up by itself.
-pub(super) const SLICES: usize = 8;
+pub(in crate::gpu) const SLICES: usize = 8;
 
 /// What is multiplied: a matrix, or a gate and up pair.
 pub(super) struct Product<'a> {
@@ -149,7 +149,7 @@ impl fmt::Display for ProductShape {
     }
 }
 
-pub(super) fn dtypes(types: u32) -> impl Iterator<Item = DType> {
+pub(in crate::gpu) fn dtypes(types: u32) -> impl Iterator<Item = DType> {
     let all = DType::ALL.iter().copied();
     all.filter(move |dtype| types >> dtype.ggml_id() & 1 == 1)
 }
@@ -269,7 +269,7 @@ impl Form {
     }
 
     /// The same of one row alone.
-    pub(super) fn row_block_bytes(self) -> usize {
+    pub(in crate::gpu) fn row_block_bytes(self) -> usize {
         (self.block_bytes() / COLUMNS).next_multiple_of(16)
     }
 }

@@ -1,0 +1,107 @@
+//! A step of one row as one launch: the bits of the step operation by operation. On the emulation, or the GPU asked for.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use kernels::{DecodePath, Device, DeviceName, GpuDevice};
+use models::{BatchSegment, KvType, LogitsWanted, Model};
+
+use common::{batch, chain, data, device_name, open_on};
+
+/// Files whose matrices, heads and layers differ, and how keys and values are kept.
+const CASES: [(&str, KvType); 8] = [
+    ("qwen35-nano-Q4_0.gguf", KvType::F16),
+    ("qwen35-heads-Q8_0.gguf", KvType::Q8_0),
+    ("qwen35-nano-F32.gguf", KvType::Bf16),
+    ("qwen35-tiny-Q4_K_M.gguf", KvType::Q4_0),
+    ("qwen3-tiny-Q5_K_M.gguf", KvType::Q5_1),
+    ("llama-nano-F16.gguf", KvType::F16),
+    ("qwen3-nano-BF16.gguf", KvType::Q4_1),
+    ("qwen35-heads-Q8_0.gguf", KvType::F16),
+];
+/// Tokens before the steps, so that these cross from one split of attention to the next.
+const PROMPT: usize = 250;
+const STEPS: usize = 12;
+
+fn gpu() -> Arc<GpuDevice> {
+    let device = match device_name() {
+        DeviceName::Cuda(ordinal) => GpuDevice::cuda(ordinal),
+        _ => GpuDevice::emulated(),
+    };
+    Arc::new(device.unwrap())
+}
+
+fn token(i: usize) -> u32 {
+    ((i * 37 + i * i * 7 + 11) % 500) as u32
+}
+
+fn open(device: &Arc<GpuDevice>, (name, kv_type): (&str, KvType)) -> Model {
+    open_on(Arc::clone(device) as _, data().join(name), kv_type)
+}
+
+/// Bits of the logits of some steps after a prompt, and of the state after them; every other step asks for the best id alone.
+fn run(device: &Arc<GpuDevice>, case: (&str, KvType)) -> (Vec<u32>, Vec<u8>) {
+    let mut model = open(device, case);
+    // Others that nothing happens to.
+    let other = model.create_sequence().unwrap();
+    let sequence = model.create_sequence().unwrap();
+    for i in (0..PROMPT).step_by(50) {
+        let tokens: Vec<u32> = (i..i + 50).map(token).collect();
+        let segment = BatchSegment {
+            logits: LogitsWanted::Last,
+            ..chain(sequence, &tokens)
+        };
+        model.forward(&batch(vec![segment])).unwrap();
+    }
+    let before = model.snapshot(other).unwrap();
+    let mut bits = Vec::new();
+    for i in PROMPT..PROMPT + STEPS {
+        let logits = match i % 2 {
+            0 => LogitsWanted::Last,
+            _ => LogitsWanted::LastBest,
+        };
+        let segment = BatchSegment {
+            logits,
+            ..chain(sequence, &[token(i)])
+        };
+        let output = model.forward(&batch(vec![segment])).unwrap();
+        bits.extend(output.logits.iter().map(|value| value.to_bits()));
+        bits.extend(output.best.iter().map(|(_, best)| best));
+    }
+    assert!(model.snapshot(other).unwrap() == before, "{case:?}");
+    let state = format!("{:?}", model.snapshot(sequence).unwrap());
+    (bits, state.into_bytes())
+}
+
+#[test]
+fn one_launch_has_the_bits_of_many() {
+    for case in CASES {
+        let pieces = gpu();
+        pieces.set_decode_path(DecodePath::Graph);
+        let whole = gpu();
+        whole.set_decode_path(DecodePath::Megakernel);
+        let expected = run(&pieces, case);
+        let got = run(&whole, case);
+        assert_eq!(pieces.one_launches(), 0, "{case:?}");
+        // Of either kind of logits the first step runs and the second is recorded.
+        assert_eq!(whole.one_launches(), STEPS as u64 - 4, "{case:?}");
+        assert!(got.0 == expected.0, "{case:?}: logits differ");
+        assert!(got.1 == expected.1, "{case:?}: states differ");
+    }
+}
+
+/// More blocks than run at a time: the step goes as before, and the answer is the same.
+#[test]
+fn blocks_that_do_not_fit_are_no_launch_and_change_no_bit() {
+    let case = CASES[0];
+    let pieces = gpu();
+    pieces.set_decode_path(DecodePath::Graph);
+    let crowded = gpu();
+    crowded.set_decode_path(DecodePath::Megakernel);
+    crowded.set_one_row_blocks(4 * crowded.facts().multiprocessors as usize);
+    assert!(run(&crowded, case) == run(&pieces, case));
+    assert_eq!(crowded.one_launches(), 0);
+}

@@ -1,0 +1,285 @@
+// Attention of rows that share what they see to one split, with matrix units, for keys and values that f16 holds or codes stand
+// for.
+//
+// Keys and values are the streamed side of the products: they go from memory to registers as they lie, of f16 sixteen bytes a
+// lane, codes become pairs of f16 there, and two byte permutations make fragments of them. Queries and weights are the other side, split into two halves
+// of f16 each, so that products are good to 22 bits. A column is one query head of one row. Its sums are the same
+// whatever the other columns are, so that a group of warps may take as many rows as pays.
+//
+// What a node of a tree sees of its own segment is its own: such a row is by itself, and finds slots by its path.
+//
+// HEAD_DIM: D, a multiple of 16. GROUP: query heads of a key head. TILES: columns / 8. K_TYPE, V_TYPE: see kept.h. Whoever
+// includes this has `group_thread`, `group_warp` and `sync_group` for the THREADS that work together.
+#pragma once
+#include "attention.h"
+#include "kept_pairs.h"
+
+// How keys and dims are dealt out to warps is free: each of their sums is one warp's alone. Few columns are waited for,
+// many are computed.
+constexpr u32 WARPS = TILES < 5 ? 8 : 4, THREADS = WARPS * LANES;
+constexpr u32 COLUMNS = TILES * 8;
+// Tiles of 16 keys that a warp scores at a time, and their keys.
+constexpr u32 KEY_TILES = SPLIT / 16 / WARPS, RUN = KEY_TILES * 16;
+// Tiles of one row.
+constexpr u32 ROW_TILES = (GROUP + 7) / 8;
+constexpr u32 STEP = 16, KEY_STEPS = SPLIT / STEP, DIM_STEPS = HEAD_DIM / STEP;
+// Steps whose loads are under way at once.
+constexpr u32 DEPTH = TILES == 1 ? 8 : 2;
+constexpr u32 DIM_DEPTH = DIM_STEPS % DEPTH == 0 ? DEPTH : DIM_STEPS % 4 == 0 && DEPTH > 4 ? 4 : DIM_STEPS % 2 == 0 ? 2 : 1;
+// Tiles of 16 dims that a warp takes at a time.
+constexpr u32 DIM_TILES = HEAD_DIM % (WARPS * 64) == 0 ? 4 : HEAD_DIM % (WARPS * 32) == 0 ? 2 : 1;
+// Bytes from one column to the next, so that eight columns lie in different banks; the low halves follow the high ones.
+constexpr u32 Q_PITCH = HEAD_DIM * 4 + 32, Q_LOW = HEAD_DIM * 2;
+constexpr u32 WEIGHT_PITCH = SPLIT * 4 + 32, WEIGHT_LOW = SPLIT * 2;
+static_assert(COLUMNS >= GROUP && HEAD_DIM % 16 == 0, "head sizes");
+
+struct Vec2u {
+    u32 x, y;
+};
+
+DEVICE Vec2u load_pair(const u8* from) {
+    Vec2f words = *reinterpret_cast<const Vec2f*>(from);
+    return {f32_to_bits(words.x), f32_to_bits(words.y)};
+}
+
+// sums += streamed x columns over one step. Lane (g, t) = (lane / 4, lane % 4) holds of streamed rows 4t..4t+3 the N
+// words g * N.., two elements each: element 2i is row g of tile i, 2i + 1 its row g + 8. `columns`: the lane's place in
+// column g.
+template <u32 N>
+DEVICE void multiply(float (&sums)[N][TILES][4], const u32 (&words)[4][N], const u8* columns, u32 pitch, u32 low, u32 tiles) {
+    u32 a[N][4];
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        a[i][0] = low_halves(words[0][i], words[1][i]);
+        a[i][1] = high_halves(words[0][i], words[1][i]);
+        a[i][2] = low_halves(words[2][i], words[3][i]);
+        a[i][3] = high_halves(words[2][i], words[3][i]);
+    }
+#pragma unroll
+    for (u32 n = 0; n < TILES; n++) {
+        if (n >= tiles) continue;
+        Vec2u high_b = load_pair(columns + n * 8 * pitch), low_b = load_pair(columns + n * 8 * pitch + low);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) mma_f16(sums[i][n], a[i], high_b.x, high_b.y);
+#pragma unroll
+        for (u32 i = 0; i < N; i++) mma_f16(sums[i][n], a[i], low_b.x, low_b.y);
+    }
+}
+
+struct Block {
+    u32 lead, rows, split, first, kv_head, columns, tiles;
+    // What any of its rows sees of the split.
+    Places seen;
+    u8* q;        // [columns, Q_PITCH]
+    u8* weights;  // [columns, WEIGHT_PITCH]: scores in f32, then weights in two f16
+    float* run;   // [WARPS, ROW_TILES * 8, RUN]: scores of slots
+    u32* at;      // [SPLIT]: value rows of the places
+    Places* rows_seen;
+};
+
+DEVICE bool is_in_place(const Row& row, const Segment& segment, u32 split) {
+    return row.path == NONE || smaller(row.seen_end, (split + 1) * SPLIT) <= segment.committed_len;
+}
+
+// Queries as two halves of f16.
+DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
+    for (u32 i = group_thread(); i < block.columns * (HEAD_DIM / 4); i += THREADS) {
+        u32 c = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
+        u64 head = (u64)(block.lead + c / GROUP) * args.num_heads + block.kv_head * GROUP + c % GROUP;
+        Vec4f q = *reinterpret_cast<const Vec4f*>(args.q + head * args.q_stride + d);
+        u8* to = block.q + c * Q_PITCH + d * 2;
+        u16 high[4] = {f32_to_f16(q.x), f32_to_f16(q.y), f32_to_f16(q.z), f32_to_f16(q.w)};
+        u16 low[4] = {f32_to_f16(q.x - f16_to_f32(high[0])), f32_to_f16(q.y - f16_to_f32(high[1])),
+                      f32_to_f16(q.z - f16_to_f32(high[2])), f32_to_f16(q.w - f16_to_f32(high[3]))};
+        u32* high_to = reinterpret_cast<u32*>(to);
+        u32* low_to = reinterpret_cast<u32*>(to + Q_LOW);
+        high_to[0] = low_halves(high[0], high[1]), high_to[1] = low_halves(high[2], high[3]);
+        low_to[0] = low_halves(low[0], low[1]), low_to[1] = low_halves(low[2], low[3]);
+    }
+}
+
+// The page of keys in which a slot lies.
+DEVICE const u16* keys_at(const AttendArgs& args, const Block& block, const Segment& segment, u32 slot) {
+    u64 page = (u64)page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head;
+    return static_cast<const u16*>(args.k) + page * KeyFormat::PAGE_UNITS;
+}
+// Products of the run of keys that begins at `token` of a page with all columns.
+DEVICE void score_run(float (&sums)[KEY_TILES][TILES][4], const u16* page, u32 token, const Block& block) {
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+    token += g * KEY_TILES * 2;
+    const u8* columns = block.q + g * Q_PITCH + t * 8;
+#pragma unroll 1
+    for (u32 step = 0; step < DIM_STEPS; step += DIM_DEPTH) {
+        RawKeys<K_TYPE, KEY_TILES> raw[DIM_DEPTH];
+#pragma unroll
+        for (u32 i = 0; i < DIM_DEPTH; i++) raw[i].load(page, (step + i) * STEP + t * 4, token);
+#pragma unroll
+        for (u32 i = 0; i < DIM_DEPTH; i++) {
+            u32 words[4][KEY_TILES];
+            raw[i].unpack(words, (step + i) * STEP + t * 4);
+            multiply(sums, words, columns + (step + i) * STEP * 2, Q_PITCH, Q_LOW, block.tiles);
+        }
+    }
+}
+// Puts them at `scores`, `pitch` bytes from column to column.
+DEVICE void store_scores(const float (&sums)[KEY_TILES][TILES][4], u8* scores, u32 pitch, u32 tiles) {
+    u32 g = lane_index() / 4, t = lane_index() % 4;
+#pragma unroll
+    for (u32 n = 0; n < TILES; n++) {
+        if (n >= tiles) continue;
+#pragma unroll
+        for (u32 c = 0; c < 2; c++) {
+            Vec4f* to = reinterpret_cast<Vec4f*>(scores + (n * 8 + t * 2 + c) * pitch + g * KEY_TILES * 8);
+#pragma unroll
+            for (u32 i = 0; i < KEY_TILES; i += 2) to[i / 2] = {sums[i][n][c], sums[i][n][c + 2], sums[i + 1][n][c], sums[i + 1][n][c + 2]};
+        }
+    }
+}
+
+// Scores of a warp's places of a row that finds some of them by its path: whole runs of slots are scored, and each place
+// takes its slot's. Slots ascend along a path, so each run is scored once.
+DEVICE void score_path(const AttendArgs& args, const Block& block, const Row& row, const Segment& segment) {
+    u32 lane = lane_index(), slots[RUN / LANES];
+    for (u32 i = 0; i < RUN / LANES; i++) {
+        u32 place = block.first + group_warp() * RUN + i * LANES + lane;
+        slots[i] = place >= block.seen.first && place < block.seen.end ? slot_of(args.tables, row, segment, place) : NONE;
+    }
+    float* scores = block.run + group_warp() * (ROW_TILES * 8 * RUN);
+    for (u32 from = 0;;) {
+        u32 run = NONE;
+        for (u32 i = 0; i < RUN / LANES; i++)
+            if (slots[i] != NONE && slots[i] / RUN >= from) run = smaller(run, slots[i] / RUN);
+        run = warp_least(run);
+        if (run == NONE) return;
+        float sums[KEY_TILES][TILES][4] = {};
+        score_run(sums, keys_at(args, block, segment, run * RUN), run * RUN % PAGE_TOKENS, block);
+        store_scores(sums, reinterpret_cast<u8*>(scores), RUN * 4, ROW_TILES);
+        sync_warp();
+        for (u32 i = 0; i < RUN / LANES; i++)
+            if (slots[i] != NONE && slots[i] / RUN == run)
+                for (u32 c = 0; c < GROUP; c++) {
+                    float* to = reinterpret_cast<float*>(block.weights + c * WEIGHT_PITCH);
+                    to[group_warp() * RUN + i * LANES + lane] = scores[c * RUN + slots[i] % RUN];
+                }
+        sync_warp();
+        from = run + 1;
+    }
+}
+
+// Weights of a column in place of its scores. A warp a column, a lane eight keys.
+DEVICE Vec2f weigh(u8* column, Places seen, u32 first) {
+    u32 lane = lane_index();
+    const Vec4f* from = reinterpret_cast<const Vec4f*>(column) + lane * 2;
+    Vec4f a = from[0], b = from[1];
+    float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, top = -1e30f, total = 0, scale = score_scale(HEAD_DIM);
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) {
+        u32 place = first + lane * 8 + i;
+        x[i] = place >= seen.first && place < seen.end ? x[i] * scale : -2e30f;
+        top = larger(top, x[i]);
+    }
+    top = warp_max(top);
+    u32 high[4], low[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        float u = exp2_fast(x[2 * i] - top), w = exp2_fast(x[2 * i + 1] - top);
+        total += u;
+        total += w;
+        u16 high_u = f32_to_f16(u), high_w = f32_to_f16(w);
+        high[i] = low_halves(high_u, high_w);
+        low[i] = low_halves(f32_to_f16(u - f16_to_f32(high_u)), f32_to_f16(w - f16_to_f32(high_w)));
+    }
+    total = warp_sum(total);
+    // Weights lie where other lanes' scores were.
+    sync_warp();
+    reinterpret_cast<Vec4u*>(column)[lane] = {high[0], high[1], high[2], high[3]};
+    reinterpret_cast<Vec4u*>(column + WEIGHT_LOW)[lane] = {low[0], low[1], low[2], low[3]};
+    return {top, total};
+}
+
+DEVICE u64 result_at(const AttendArgs& args, const Block& block, u32 column) {
+    u64 head = (u64)(block.lead - args.first_row + column / GROUP) * args.num_heads + block.kv_head * GROUP + column % GROUP;
+    return head * args.num_splits + block.split;
+}
+
+// Weighted values of a run of dims; a warp a run.
+DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
+    u32 g = lane_index() / 4, t = lane_index() % 4, dim = run * DIM_TILES * 16 + g * DIM_TILES * 2;
+    const u16* values = static_cast<const u16*>(args.v);
+    const u8* columns = block.weights + g * WEIGHT_PITCH + t * 8;
+    float sums[DIM_TILES][TILES][4] = {};
+    u32 step = (block.seen.first - block.first) / STEP / DEPTH * DEPTH, end = block.seen.end - block.first;
+#pragma unroll 1
+    for (; step * STEP < end; step += DEPTH) {
+        RawValues<V_TYPE, DIM_TILES> raw[DEPTH][4];
+#pragma unroll
+        for (u32 i = 0; i < DEPTH; i++) {
+            Vec4u at = *reinterpret_cast<const Vec4u*>(block.at + (step + i) * STEP + t * 4);
+            raw[i][0].load(values, at.x, dim);
+            raw[i][1].load(values, at.y, dim);
+            raw[i][2].load(values, at.z, dim);
+            raw[i][3].load(values, at.w, dim);
+        }
+#pragma unroll
+        for (u32 i = 0; i < DEPTH; i++) {
+            u32 words[4][DIM_TILES];
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) raw[i][j].unpack(words[j], dim);
+            multiply(sums, words, columns + (step + i) * STEP * 2, WEIGHT_PITCH, WEIGHT_LOW, block.tiles);
+        }
+    }
+#pragma unroll
+    for (u32 n = 0; n < TILES; n++)
+#pragma unroll
+        for (u32 c = 0; c < 2; c++) {
+            u32 column = n * 8 + t * 2 + c;
+            if (column >= block.columns) continue;
+            // As wide as can be: a sector that is stored in parts is stored several times.
+            float* to = args.partials + result_at(args, block, column) * HEAD_DIM + dim;
+            if constexpr (DIM_TILES == 1) {
+                *reinterpret_cast<Vec2f*>(to) = {sums[0][n][c], sums[0][n][c + 2]};
+            } else {
+#pragma unroll
+                for (u32 i = 0; i < DIM_TILES; i += 2)
+                    reinterpret_cast<Vec4f*>(to)[i / 2] = {sums[i][n][c], sums[i][n][c + 2], sums[i + 1][n][c], sums[i + 1][n][c + 2]};
+            }
+        }
+}
+
+// All that one block does for rows that share what they see.
+DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
+    block.columns = block.rows * GROUP;
+    block.tiles = (block.columns + 7) / 8;
+    // Scores may take the queries' memory, unless they are made run by run.
+    block.weights = by_path ? block.q + ROW_TILES * 8 * Q_PITCH : block.q;
+    block.run = reinterpret_cast<float*>(block.q + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
+    Row lead = args.tables.rows[block.lead];
+    Segment segment = args.tables.segments[lead.segment];
+
+    stage_queries(args, block);
+    for (u32 i = group_thread(); i < SPLIT; i += THREADS) {
+        u32 place = block.first + i;
+        // What nobody sees has no weight, but its values must be numbers.
+        if (place < block.seen.first || place >= block.seen.end) place = block.seen.first;
+        u32 slot = slot_of(args.tables, lead, segment, place);
+        block.at[i] = (page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
+    }
+    sync_group();
+    if (by_path) {
+        score_path(args, block, lead, segment);
+    } else {
+        u32 first = block.first + group_warp() * RUN;
+        float sums[KEY_TILES][TILES][4] = {};
+        if (first < block.seen.end && first + RUN > block.seen.first)
+            score_run(sums, keys_at(args, block, segment, first), first % PAGE_TOKENS, block);
+        sync_group();
+        store_scores(sums, block.weights + group_warp() * RUN * 4, WEIGHT_PITCH, block.tiles);
+    }
+    sync_group();
+    for (u32 c = group_warp(); c < block.columns; c += WARPS) {
+        Vec2f sums = weigh(block.weights + c * WEIGHT_PITCH, block.rows_seen[c / GROUP], block.first);
+        if (lane_index() == 0) args.sums[result_at(args, block, c)] = sums;
+    }
+    sync_group();
+    for (u32 run = group_warp(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
+}

@@ -1,0 +1,130 @@
+// What the thread blocks of one launch say to each other, where all of them run at a time.
+//
+// A value goes with the number of its writing in one word, which is written and read whole: whoever finds the number has the
+// value, and no barrier nor fence is between them. Numbers ascend, so that what an earlier launch left is not taken for new.
+#pragma once
+#include "arch.h"
+
+#if ON_CUDA
+DEVICE void store_word(u64* at, u64 word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory"); }
+DEVICE u64 load_word(const u64* at) {
+    u64 word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    return word;
+}
+DEVICE void load_words(const u64* at, u64& a, u64& b) {
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(at) : "memory");
+}
+// After what the thread did and has seen; before what it does.
+DEVICE void store_release(u32* at, u32 value) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
+DEVICE u32 load_acquire(const u32* at) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+DEVICE u32 load_relaxed(const u32* at) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+// A barrier for `threads` of the block, number 1 to 15.
+DEVICE void sync_some(u32 barrier, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+DEVICE void let_others_run() {}
+// Looks for a value, which take about a second.
+constexpr u32 PATIENCE = 1 << 20;
+#elif ON_HOST
+DEVICE void store_word(u64* at, u64 word) { *at = word; }
+DEVICE u64 load_word(const u64* at) { return *at; }
+DEVICE void load_words(const u64* at, u64& a, u64& b) { a = at[0], b = at[1]; }
+DEVICE void store_release(u32* at, u32 value) { *at = value; }
+DEVICE u32 load_acquire(const u32* at) { return *at; }
+DEVICE u32 load_relaxed(const u32* at) { return *at; }
+DEVICE void sync_some(u32 barrier, u32 threads) { emulation::sync_some(barrier, threads); }
+DEVICE void let_others_run() { emulation::let_others_run(); }
+// There is one block: what its own threads do not bring soon does not come.
+constexpr u32 PATIENCE = 1 << 12;
+#endif
+
+// Where what is waited for comes from.
+struct Waiting {
+    // What numbers of this launch are counted from.
+    u32 epoch;
+    // Set by whoever lost patience. Then nobody waits any more, and what the launch computes is worth nothing.
+    u32* is_stuck;
+};
+
+// Whether to look once more for what has not come.
+DEVICE bool keeps_waiting(const Waiting& waiting, u32& looks) {
+    looks++;
+    let_others_run();
+    if (looks < PATIENCE && (looks % 256 != 0 || load_relaxed(waiting.is_stuck) == 0)) return true;
+    store_release(waiting.is_stuck, 1);
+    return false;
+}
+
+// Values of a row: plain ones that were there before the launch where `number` is 0, else words.
+struct Source {
+    const void* at;
+    u64 number;
+};
+
+// Values `first..first + COUNT`, from an even one on.
+template <u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& from, u32 first, float (&v)[COUNT]) {
+    if (from.number == 0) {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) v[i] = static_cast<const float*>(from.at)[first + i];
+        return;
+    }
+    const u64* at = static_cast<const u64*>(from.at) + first;
+    u32 number = waiting.epoch + (u32)from.number, looks = 0;
+    u64 words[COUNT];
+    bool is_there;
+    do {
+        is_there = true;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i += 2) load_words(at + i, words[i], words[i + 1]);
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
+    } while (!is_there && keeps_waiting(waiting, looks));
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) v[i] = bits_to_f32((u32)words[i]);
+}
+// Values `first + lane`, 32 further and so on, as far as `end`.
+template <u32 COUNT> DEVICE void take_strided(const Waiting& waiting, const Source& from, u32 first, u32 end, float (&v)[COUNT]) {
+    u32 number = waiting.epoch + (u32)from.number, looks = 0;
+    u64 words[COUNT];
+    bool is_there;
+    do {
+        is_there = true;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) {
+            u32 at = first + lane_index() + i * LANES;
+            words[i] = (u64)number << 32;
+            if (at >= end) continue;
+            if (from.number == 0) words[i] |= f32_to_bits(static_cast<const float*>(from.at)[at]);
+            else words[i] = load_word(static_cast<const u64*>(from.at) + at);
+        }
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
+    } while (!is_there && keeps_waiting(waiting, looks));
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) v[i] = bits_to_f32((u32)words[i]);
+}
+DEVICE float take_one(const Waiting& waiting, const Source& from, u32 at) {
+    if (from.number == 0) return static_cast<const float*>(from.at)[at];
+    u32 number = waiting.epoch + (u32)from.number, looks = 0;
+    u64 word;
+    do word = load_word(static_cast<const u64*>(from.at) + at);
+    while ((u32)(word >> 32) != number && keeps_waiting(waiting, looks));
+    return bits_to_f32((u32)word);
+}
+
+// Where a row goes: as words, and as plain values for whoever comes after the launch; null: nobody.
+struct Target {
+    u64* words;
+    float* plain;
+};
+DEVICE void put(const Target& to, u32 at, float value, u32 number) {
+    if (to.words) store_word(to.words + at, (u64)number << 32 | f32_to_bits(value));
+    if (to.plain) to.plain[at] = value;
+}

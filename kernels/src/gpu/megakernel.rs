@@ -1,0 +1,226 @@
+//! A whole step of one row in one launch: see gpu/megakernel.cu.
+//!
+//! It is made from the operations of the step itself, told to a [`Recorder`] once, so a graph knows nothing of it; what it does not
+//! know is launched piece by piece as before. Both ways give the same bits.
+
+mod choice;
+mod phases;
+mod pieces;
+mod recorder;
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::DeviceError;
+use crate::gpu::delta_net;
+use crate::gpu::device::GpuDevice;
+use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
+use crate::gpu::linear::dtypes;
+use crate::gpu::matrix::tile_bytes;
+pub(super) use crate::gpu::megakernel::choice::{Choice, Way};
+use crate::gpu::megakernel::phases::{PackedPhase, StepArgs};
+pub(super) use crate::gpu::megakernel::recorder::Recorder;
+use crate::gpu::memory::DeviceMemory;
+use crate::gpu::rows::Embedding;
+use crate::gpu::tables::TablePtrs;
+
+/// Tiles of a warp's ring, at least and at most.
+const STAGES: std::ops::RangeInclusive<usize> = 2..=12;
+/// Shared memory of the kernel beside what launches ask for, and what the runtime takes.
+const STATIC_BYTES: usize = 1536;
+/// Warps that attend together, and what combining splits takes.
+const ATTENDING: usize = 8;
+const COMBINE_BYTES: usize = 16 * 32 * 20;
+
+/// Warps of a block, by the shared memory that it can have: their rings are to hold some tiles each.
+pub(super) fn block_warps(shared_bytes: usize) -> usize {
+    if shared_bytes >= 160 << 10 { 16 } else { 8 }
+}
+
+/// A word in host memory that the device sees: set by a launch whose blocks waited for what did not come.
+#[derive(Debug)]
+pub(super) struct StuckFlag {
+    driver: Arc<dyn Driver>,
+    at: NonNull<u32>,
+}
+
+// SAFETY: a word of pinned memory, read as volatile and written by the device alone.
+unsafe impl Send for StuckFlag {}
+// SAFETY: as above.
+unsafe impl Sync for StuckFlag {}
+
+impl StuckFlag {
+    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
+        let at = driver.allocate_pinned(size_of::<u32>())?.cast::<u32>();
+        let at = NonNull::new(at).ok_or(DeviceError::OutOfMemory { bytes: 4 })?;
+        // SAFETY: memory of ours, aligned as pages are.
+        unsafe { at.write_volatile(0) };
+        Ok(Self {
+            driver: Arc::clone(driver),
+            at,
+        })
+    }
+
+    pub fn ptr(&self) -> DevicePtr {
+        DevicePtr(self.at.as_ptr() as u64)
+    }
+
+    /// After the device has done what it was asked.
+    pub fn is_set(&self) -> bool {
+        // SAFETY: memory of ours.
+        unsafe { self.at.read_volatile() != 0 }
+    }
+}
+
+impl Drop for StuckFlag {
+    fn drop(&mut self) {
+        // SAFETY: from `allocate_pinned`; the device's owner has waited for it.
+        unsafe { self.driver.free_pinned(self.at.as_ptr().cast()) };
+    }
+}
+
+/// A step as one launch.
+#[derive(Debug)]
+pub(super) struct Program {
+    source: Source,
+    launch: Launch,
+    embedding: Option<Embedding>,
+    tables: TablePtrs,
+    is_stuck: DevicePtr,
+    /// Phases, shares, pieces, where those begin, and all that goes between phases.
+    lists: [DeviceMemory; 4],
+    _between: Vec<DeviceMemory>,
+    num_phases: u32,
+    work_bytes: u32,
+    slot_bytes: u32,
+    /// What the next launch's numbers are counted from.
+    epoch: AtomicU32,
+}
+
+impl Program {
+    /// # Errors
+    /// The step is none that is known, or there is no room for it.
+    pub fn new(
+        device: &GpuDevice,
+        recorder: Recorder,
+        tables: TablePtrs,
+        is_stuck: DevicePtr,
+    ) -> Result<Self, DeviceError> {
+        let (recorder, phases, between) = recorder.finish()?;
+        let driver = &device.driver;
+        let packed: Vec<PackedPhase> = (1..).zip(&phases).map(|(n, p)| p.pack(n)).collect();
+        let (pieces, first_piece) = recorder.plan.lists();
+        let upload = |bytes: &[u8]| -> Result<_, DeviceError> {
+            let memory = DeviceMemory::new(driver, bytes.len())?;
+            memory.write(0, bytes);
+            Ok(memory)
+        };
+        let lists = [
+            upload(bytemuck::cast_slice(&packed))?,
+            upload(bytemuck::cast_slice(&recorder.plan.shares()))?,
+            upload(bytemuck::cast_slice(&pieces))?,
+            upload(bytemuck::cast_slice(&first_piece))?,
+        ];
+        let warps = recorder.plan.warps();
+        let delta = recorder.delta.as_ref();
+        let heads = recorder.splits.as_ref().map(|splits| &splits.shape);
+        let work = [
+            recorder.form_bytes,
+            delta.map_or(0, delta_net::staged_bytes),
+            heads.map_or(0, |shape| warps / ATTENDING * shape.megakernel_bytes()),
+            heads.map_or(0, |_| COMBINE_BYTES),
+        ];
+        let work_bytes = work.into_iter().max().unwrap_or(0).next_multiple_of(128);
+        let answers = recorder.most_answers * size_of::<f32>();
+        let slot_bytes = recorder.plan.slot_bytes().max(answers);
+        let slot_bytes = slot_bytes.next_multiple_of(128);
+        let fixed = warps * size_of::<PackedPhase>() + work_bytes + slot_bytes;
+        let stage = dtypes(recorder.types).map(tile_bytes).max().unwrap_or(1);
+        let room = device.facts().shared_bytes_per_block as usize;
+        let stages = room.saturating_sub(STATIC_BYTES + fixed) / (warps * stage);
+        if stages < *STAGES.start() {
+            return Err(DeviceError::Driver {
+                what: format!("the megakernel's {fixed} bytes of shared memory leave no room"),
+            });
+        }
+        let stages = stages.min(*STAGES.end());
+        let mut defines = vec![
+            ("TYPES", recorder.types.to_string()),
+            ("BLOCK_WARPS", warps.to_string()),
+            ("STAGES", stages.to_string()),
+            ("HAS_DELTA", u32::from(delta.is_some()).to_string()),
+            ("HAS_ATTENTION", u32::from(heads.is_some()).to_string()),
+        ];
+        defines.extend(delta.map(delta_net::defines).unwrap_or_default());
+        defines.extend(heads.map_or_else(Vec::new, |shape| shape.megakernel_defines()));
+        let program = Self {
+            source: Source {
+                name: "megakernel.cu",
+                text: include_str!("../../gpu/megakernel.cu"),
+                defines,
+            },
+            launch: Launch {
+                grid: [recorder.plan.blocks() as u32, 1, 1],
+                threads: (warps * 32) as u32,
+                shared_bytes: (fixed + warps * stages * stage) as u32,
+            },
+            embedding: recorder.embedding,
+            tables,
+            is_stuck,
+            lists,
+            _between: between,
+            num_phases: packed.len() as u32,
+            work_bytes: work_bytes as u32,
+            slot_bytes: slot_bytes as u32,
+            epoch: AtomicU32::new(0),
+        };
+        // Compiled now, and not by the first step.
+        let (source, shared) = (&program.source, program.launch.shared_bytes);
+        device.modules.function(source, "step", shared)?;
+        tracing::debug!(
+            phases = program.num_phases,
+            stages,
+            shared,
+            pieces = pieces.len(),
+            "a step is one launch"
+        );
+        Ok(program)
+    }
+
+    /// Runs the step; its tables and ids are on the device.
+    ///
+    /// # Errors
+    /// The blocks do not fit on the device at a time; nothing has happened then.
+    pub fn launch(&self, device: &GpuDevice) -> Result<(), DeviceError> {
+        let [phases, shares, pieces, first_piece] = self.lists.each_ref().map(DeviceMemory::ptr);
+        let epoch = self.epoch.fetch_add(self.num_phases + 1, Ordering::Relaxed);
+        let args = StepArgs {
+            phases,
+            shares,
+            pieces,
+            first_piece,
+            tables: self.tables,
+            is_stuck: self.is_stuck,
+            num_phases: self.num_phases,
+            epoch,
+            work_bytes: self.work_bytes,
+            slot_bytes: self.slot_bytes,
+        };
+        let shared = self.launch.shared_bytes;
+        let function = device.modules.function(&self.source, "step", shared)?;
+        if let Some(embedding) = &self.embedding {
+            device.launch_embedding(embedding)?;
+        }
+        // SAFETY: the kernel's struct; what it points to lives as long as this and as the recording that it belongs to.
+        unsafe {
+            device.driver.launch_together(
+                function,
+                self.launch,
+                std::ptr::from_ref(&args).cast::<c_void>(),
+                size_of::<StepArgs>(),
+            )
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What gpu/megakernel.cu takes.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::gpu::driver::DevicePtr;
+use crate::gpu::tables::TablePtrs;
+
+/// Matrices of a product.
+pub(super) const MOST_OUTPUTS: usize = 4;
+
+/// Values of a row: plain ones where `number` is 0, else words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Source {
+    pub at: DevicePtr,
+    pub number: u64,
+}
+
+/// Where a row goes.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Target {
+    pub words: DevicePtr,
+    pub plain: DevicePtr,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Output {
+    pub to: Target,
+    pub first_sixteen: u32,
+    pub rows: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Product {
+    pub row: Source,
+    pub gamma: DevicePtr,
+    pub head_gamma: DevicePtr,
+    pub z: Source,
+    pub add: Source,
+    pub eps: f32,
+    pub head_eps: f32,
+    pub cols: u32,
+    pub num_outputs: u32,
+    pub gated: u32,
+    pub forms: u32,
+    pub round: u32,
+    pub unused: u32,
+    pub outputs: [Output; MOST_OUTPUTS],
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Delta {
+    pub qkv: Source,
+    pub alpha: Source,
+    pub beta: Source,
+    pub conv_weight: DevicePtr,
+    pub a: DevicePtr,
+    pub dt_bias: DevicePtr,
+    pub history: DevicePtr,
+    pub states: DevicePtr,
+    pub out: Target,
+    pub q_scale: f32,
+    pub unused: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Move {
+    pub qkv: Source,
+    pub after: Source,
+    pub history: DevicePtr,
+    pub first: u32,
+    pub blocks: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Attend {
+    pub q: Source,
+    pub k: Source,
+    pub v: Source,
+    pub q_gamma: DevicePtr,
+    pub k_gamma: DevicePtr,
+    pub turns: DevicePtr,
+    pub cache_k: DevicePtr,
+    pub cache_v: DevicePtr,
+    pub partials: DevicePtr,
+    pub sums: DevicePtr,
+    pub done: DevicePtr,
+    pub eps: f32,
+    pub num_heads: u32,
+    pub num_kv_heads: u32,
+    pub q_stride: u32,
+    pub num_splits: u32,
+    pub pairs: u32,
+    pub adjacent: u32,
+    pub unused: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Combine {
+    pub q: Source,
+    pub partials: DevicePtr,
+    pub sums: DevicePtr,
+    pub done: DevicePtr,
+    pub out: Target,
+    pub number: u32,
+    pub num_heads: u32,
+    pub q_stride: u32,
+    pub num_splits: u32,
+    pub heads_of_key: u32,
+    pub unused: u32,
+}
+
+/// A phase, before it lies on the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Phase {
+    Product(Product),
+    Delta(Delta),
+    Move(Move),
+    Attend(Attend),
+    Combine(Combine),
+}
+
+/// Words of what a phase's kind takes.
+const PAYLOAD_WORDS: usize = 31;
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct PackedPhase {
+    kind: u32,
+    number: u32,
+    payload: [u64; PAYLOAD_WORDS],
+}
+
+impl Phase {
+    /// `number`: which of the step's it is, from 1 on.
+    pub fn pack(&self, number: u32) -> PackedPhase {
+        let (kind, bytes) = match self {
+            Self::Product(product) => (0, bytemuck::bytes_of(product)),
+            Self::Delta(delta) => (1, bytemuck::bytes_of(delta)),
+            Self::Move(history) => (2, bytemuck::bytes_of(history)),
+            Self::Attend(attend) => (3, bytemuck::bytes_of(attend)),
+            Self::Combine(combine) => (4, bytemuck::bytes_of(combine)),
+        };
+        let mut payload = [0; PAYLOAD_WORDS];
+        bytemuck::cast_slice_mut(&mut payload)[..bytes.len()].copy_from_slice(bytes);
+        PackedPhase {
+            kind,
+            number,
+            payload,
+        }
+    }
+}
+
+/// Sixteens of rows of a product that a block multiplies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Share {
+    pub first: u32,
+    pub count: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct StepArgs {
+    pub phases: DevicePtr,
+    pub shares: DevicePtr,
+    pub pieces: DevicePtr,
+    pub first_piece: DevicePtr,
+    pub tables: TablePtrs,
+    pub is_stuck: DevicePtr,
+    pub num_phases: u32,
+    pub epoch: u32,
+    pub work_bytes: u32,
+    pub slot_bytes: u32,
+}

@@ -1,0 +1,476 @@
+//! The operations of a step of one row as phases of one launch.
+//!
+//! Operations are told here instead of being launched. What each writes becomes a row of words; what a later one reads of the same
+//! buffer is the newest of them. Two rows of a buffer take turns: a row is written anew only by what depends on all that has read it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use crate::buffer::Buffer;
+use crate::device::{
+    AttentionArgs, DeltaNetArgs, DeltaNetShape, GatedLinearArgs, LinearArgs, Matrix, Norm,
+    RopeStyle, Visibility,
+};
+use crate::error::DeviceError;
+use crate::gpu::attention::{HeadShape, SPLIT};
+use crate::gpu::delta_net::q_scale;
+use crate::gpu::driver::{DevicePtr, Driver};
+use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
+use crate::gpu::megakernel::phases::{
+    Attend, Combine, Delta, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target,
+};
+use crate::gpu::megakernel::pieces::{Job, Plan, Weights};
+use crate::gpu::memory::DeviceMemory;
+use crate::gpu::rope::TurnTables;
+use crate::gpu::rows::Embedding;
+
+/// A head's answers, which are normed by whoever reads them.
+#[derive(Clone, Copy, Debug)]
+struct Answers {
+    gamma: DevicePtr,
+    z: Source,
+    eps: f32,
+}
+
+/// The newest row of a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    source: Source,
+    is_second: bool,
+    answers: Option<Answers>,
+    /// Phase and output, where it is a product's.
+    output: Option<(usize, usize)>,
+}
+
+/// A layer's history, which moves along when a later row has come.
+#[derive(Clone, Copy, Debug)]
+struct History {
+    qkv: Source,
+    at: DevicePtr,
+    /// The row; none yet: what is made of the layer's answers.
+    after: Option<Source>,
+}
+
+/// What splits of all attention layers share.
+#[derive(Debug)]
+pub(super) struct Splits {
+    pub shape: HeadShape,
+    num_splits: usize,
+    partials: DeviceMemory,
+    sums: DeviceMemory,
+    done: DeviceMemory,
+}
+
+/// The phases of a step so far.
+#[derive(Debug)]
+pub(in crate::gpu) struct Recorder {
+    driver: Arc<dyn Driver>,
+    /// Places that a row sees at most.
+    most_seen: usize,
+    phases: Vec<Phase>,
+    pub(super) plan: Plan,
+    newest: HashMap<DevicePtr, Newest>,
+    /// Words of rows by buffer, length and turn.
+    words: HashMap<(DevicePtr, usize, bool), DeviceMemory>,
+    history: Option<History>,
+    /// Types of all matrices: a bit mask.
+    pub types: u32,
+    /// Bytes of the largest row in the forms that it is read in.
+    pub form_bytes: usize,
+    /// Values of the longest row of answers.
+    pub most_answers: usize,
+    pub delta: Option<DeltaNetShape>,
+    pub(super) splits: Option<Splits>,
+    /// What is done before the launch.
+    pub embedding: Option<Embedding>,
+    /// Why the step is no such launch, or what failed.
+    trouble: Option<DeviceError>,
+}
+
+fn ptr(buffer: &Buffer) -> DevicePtr {
+    buffer.on_gpu().memory.ptr()
+}
+
+/// A step that no launch is made for.
+fn unfit(what: &str) -> DeviceError {
+    DeviceError::Driver {
+        what: format!("the megakernel does not know {what}"),
+    }
+}
+
+/// What a product's matrices are, and where their rows go.
+struct Outputs<'a> {
+    matrices: Vec<(Vec<&'a GpuMatrix>, &'a Buffer)>,
+    gated: bool,
+    accumulate: bool,
+}
+
+impl Recorder {
+    pub fn new(
+        driver: &Arc<dyn Driver>,
+        (blocks, warps): (usize, usize),
+        most_seen: usize,
+    ) -> Self {
+        Self {
+            driver: Arc::clone(driver),
+            most_seen,
+            phases: Vec::new(),
+            plan: Plan::new(blocks, warps),
+            newest: HashMap::new(),
+            words: HashMap::new(),
+            history: None,
+            types: 0,
+            form_bytes: 0,
+            most_answers: 0,
+            delta: None,
+            splits: None,
+            embedding: None,
+            trouble: None,
+        }
+    }
+
+    /// All phases, and the memory of what goes between them.
+    ///
+    /// # Errors
+    /// The step is none that a launch is made for, or there is no memory.
+    pub(super) fn finish(mut self) -> Result<(Self, Vec<Phase>, Vec<DeviceMemory>), DeviceError> {
+        let blocks = self.plan.next_blocks(usize::MAX);
+        self.move_history(blocks);
+        if self.phases.is_empty() || self.history.is_some() {
+            self.refuse("a step of no products");
+        }
+        if let Some(trouble) = self.trouble.take() {
+            return Err(trouble);
+        }
+        // What comes after the launch finds the last row of each buffer.
+        for (buffer, newest) in &self.newest {
+            if let Some((phase, output)) = newest.output
+                && let Phase::Product(product) = &mut self.phases[phase]
+            {
+                product.outputs[output].to.plain = *buffer;
+            }
+        }
+        let phases = std::mem::take(&mut self.phases);
+        let mut memory: Vec<_> = self.words.drain().map(|(_, memory)| memory).collect();
+        if let Some(splits) = &mut self.splits {
+            for piece in [&mut splits.partials, &mut splits.sums, &mut splits.done] {
+                let none = DeviceMemory::new(&self.driver, 0)?;
+                memory.push(std::mem::replace(piece, none));
+            }
+        }
+        Ok((self, phases, memory))
+    }
+
+    /// An operation that is in no such launch.
+    pub fn refuse(&mut self, what: &str) {
+        self.trouble.get_or_insert_with(|| unfit(what));
+    }
+
+    fn note(&mut self, result: Result<(), DeviceError>) {
+        if let Err(error) = result {
+            self.trouble.get_or_insert(error);
+        }
+    }
+
+    /// The number of the next phase.
+    fn number(&self) -> u64 {
+        self.phases.len() as u64 + 1
+    }
+
+    fn source(&self, buffer: &Buffer) -> Source {
+        let at = ptr(buffer);
+        let newest = self.newest.get(&at);
+        newest.map_or(Source { at, number: 0 }, |newest| newest.source)
+    }
+
+    /// What a buffer's next row is written to, by the next phase.
+    fn write(
+        &mut self,
+        buffer: &Buffer,
+        len: usize,
+        output: Option<usize>,
+        answers: Option<Answers>,
+    ) -> Result<Target, DeviceError> {
+        let at = ptr(buffer);
+        let is_second = self.newest.get(&at).is_some_and(|newest| !newest.is_second);
+        let words = match self.words.entry((at, len, is_second)) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(none) => {
+                none.insert(DeviceMemory::zeros(&self.driver, len * size_of::<u64>())?)
+            }
+        };
+        let words = words.ptr();
+        let number = self.number();
+        let newest = Newest {
+            source: Source { at: words, number },
+            is_second,
+            answers,
+            output: output.map(|output| (self.phases.len(), output)),
+        };
+        self.newest.insert(at, newest);
+        Ok(Target {
+            words,
+            plain: DevicePtr::NULL,
+        })
+    }
+
+    /// Ids are embedded before the launch.
+    pub fn embed(&mut self, embedding: Result<Embedding, DeviceError>) {
+        if !self.phases.is_empty() || self.embedding.is_some() {
+            self.refuse("more than one embedding");
+        }
+        match embedding {
+            Ok(embedding) => self.embedding = Some(embedding),
+            Err(error) => self.note(Err(error)),
+        }
+    }
+
+    pub fn linear(&mut self, args: &LinearArgs<'_, '_>) {
+        let of = |matrix: &'_ Matrix| matrix.rows() > 0;
+        let projections = args.projections.iter().filter(|p| of(p.weight));
+        let matrices = projections.map(|p| (vec![p.weight.on_gpu()], &*p.out));
+        let outputs = Outputs {
+            matrices: matrices.collect(),
+            gated: false,
+            accumulate: args.accumulate,
+        };
+        let result = self.product(args.num_rows, args.x, args.norm, &outputs);
+        self.note(result);
+    }
+
+    pub fn gated_linear(&mut self, args: &GatedLinearArgs<'_>) {
+        let outputs = Outputs {
+            matrices: vec![(vec![args.gate.on_gpu(), args.up.on_gpu()], &*args.out)],
+            gated: true,
+            accumulate: false,
+        };
+        let result = self.product(args.num_rows, args.x, args.norm, &outputs);
+        self.note(result);
+    }
+
+    fn product(
+        &mut self,
+        num_rows: usize,
+        x: &Buffer,
+        norm: Option<Norm<'_>>,
+        outputs: &Outputs<'_>,
+    ) -> Result<(), DeviceError> {
+        let cols = match outputs.matrices.first() {
+            Some((matrices, _)) => matrices[0].cols,
+            None => return Ok(()),
+        };
+        let count = outputs.matrices.len();
+        if num_rows != 1 || count > MOST_OUTPUTS || !cols.is_multiple_of(8) {
+            return Err(unfit("products of several rows or of odd shapes"));
+        }
+        if outputs.accumulate && count > 1 {
+            return Err(unfit("several products on top of rows"));
+        }
+        let mut jobs = Vec::new();
+        let mut sixteens = 0;
+        let mut forms = 0;
+        for (matrices, _) in &outputs.matrices {
+            let weights = matrices.iter().map(|matrix| Weights {
+                at: matrix.memory.ptr(),
+                dtype: matrix.dtype,
+                rows: matrix.rows,
+                cols: matrix.cols,
+            });
+            jobs.push(Job {
+                matrices: weights.collect(),
+                first_sixteen: sixteens,
+            });
+            sixteens += matrices[0].rows.div_ceil(TILE_ROWS);
+            for matrix in matrices {
+                self.types |= 1 << matrix.dtype.ggml_id();
+                forms |= 1 << Form::of(matrix.dtype) as u32;
+            }
+        }
+        let blocks = self.plan.next_blocks(sixteens);
+        self.move_history(blocks);
+        let read = self.newest.get(&ptr(x)).copied();
+        let answers = read.and_then(|newest| newest.answers);
+        let mut product = Product {
+            row: self.source(x),
+            gamma: norm.map_or(DevicePtr::NULL, |norm| ptr(norm.gamma)),
+            eps: norm.map_or(0.0, |norm| norm.eps),
+            cols: cols as u32,
+            num_outputs: count as u32,
+            gated: u32::from(outputs.gated),
+            forms,
+            ..Product::default()
+        };
+        if let Some(answers) = answers {
+            product.head_gamma = answers.gamma;
+            product.head_eps = answers.eps;
+            product.z = answers.z;
+            self.most_answers = self.most_answers.max(cols);
+        }
+        let of_forms = [Form::By256, Form::By32, Form::Floats].into_iter();
+        let used = of_forms.filter(|form| forms >> *form as u32 & 1 == 1);
+        let bytes = used.map(|form| cols.div_ceil(form.cols()) * form.row_block_bytes());
+        self.form_bytes = self.form_bytes.max(bytes.sum());
+        for (place, ((matrices, out), job)) in outputs.matrices.iter().zip(&jobs).enumerate() {
+            if outputs.accumulate {
+                product.add = self.source(out);
+            }
+            product.outputs[place] = Output {
+                to: self.write(out, matrices[0].rows, Some(place), None)?,
+                first_sixteen: job.first_sixteen as u32,
+                rows: matrices[0].rows as u32,
+            };
+        }
+        if let (Some(_), Some(history)) = (answers, &mut self.history) {
+            let [output, ..] = product.outputs;
+            history.after = Some(Source {
+                at: output.to.words,
+                number: self.phases.len() as u64 + 1,
+            });
+        }
+        product.round = self.plan.add(&jobs) as u32;
+        self.phases.push(Phase::Product(product));
+        Ok(())
+    }
+
+    /// A layer's history moves before the next product, by blocks that take part in that: what writes over its inputs then waits
+    /// for them.
+    fn move_history(&mut self, (first, blocks): (usize, usize)) {
+        let Some(History {
+            qkv,
+            at,
+            after: Some(after),
+        }) = self.history
+        else {
+            return;
+        };
+        self.phases.push(Phase::Move(Move {
+            qkv,
+            after,
+            history: at,
+            first: first as u32,
+            blocks: blocks as u32,
+        }));
+        self.plan.skip();
+        self.history = None;
+    }
+
+    pub fn delta_net(&mut self, args: &DeltaNetArgs<'_>) {
+        let result = self.delta(args);
+        self.note(result);
+    }
+
+    fn delta(&mut self, args: &DeltaNetArgs<'_>) -> Result<(), DeviceError> {
+        let shape = args.shape;
+        if self.history.is_some() || self.delta.is_some_and(|known| known != shape) {
+            return Err(unfit("DeltaNet layers of several shapes"));
+        }
+        let dims_fit = shape.k_dim.is_multiple_of(4) && shape.v_dim.is_multiple_of(16);
+        if !dims_fit || shape.num_k_heads > shape.num_v_heads {
+            return Err(unfit("such DeltaNet heads"));
+        }
+        self.delta = Some(shape);
+        let answers = Answers {
+            gamma: ptr(args.norm.gamma),
+            z: self.source(args.z),
+            eps: args.norm.eps,
+        };
+        let mut delta = Delta {
+            qkv: self.source(args.qkv),
+            alpha: self.source(args.alpha),
+            beta: self.source(args.beta),
+            conv_weight: ptr(args.conv_weight),
+            a: ptr(args.a),
+            dt_bias: ptr(args.dt_bias),
+            history: ptr(&args.state.conv),
+            states: ptr(&args.state.recurrent),
+            q_scale: q_scale(&shape),
+            ..Delta::default()
+        };
+        let len = shape.num_v_heads * shape.v_dim;
+        delta.out = self.write(args.out, len, None, Some(answers))?;
+        self.history = Some(History {
+            qkv: delta.qkv,
+            at: delta.history,
+            after: None,
+        });
+        self.phases.push(Phase::Delta(delta));
+        self.plan.skip();
+        Ok(())
+    }
+
+    pub fn attention(&mut self, args: &AttentionArgs<'_>, turns: &TurnTables) {
+        let result = self.attend(args, turns);
+        self.note(result);
+    }
+
+    fn attend(&mut self, args: &AttentionArgs<'_>, turns: &TurnTables) -> Result<(), DeviceError> {
+        let shape = HeadShape::of(args);
+        let sees_all = args.visibility == Visibility::All;
+        if args.window.is_some() || sees_all || !shape.fits_megakernel() {
+            return Err(unfit("such attention"));
+        }
+        let num_splits = self.most_seen.div_ceil(SPLIT);
+        let of_heads = args.num_heads * num_splits;
+        if self.splits.is_none() {
+            self.splits = Some(Splits {
+                shape,
+                num_splits,
+                partials: DeviceMemory::new(&self.driver, of_heads * args.head_dim * 4)?,
+                sums: DeviceMemory::new(&self.driver, of_heads * 8)?,
+                done: DeviceMemory::zeros(&self.driver, of_heads * 4)?,
+            });
+        }
+        let Some(splits) = self.splits.as_ref().filter(|known| known.shape == shape) else {
+            return Err(unfit("attention layers of several shapes"));
+        };
+        let memory = [&splits.partials, &splits.sums, &splits.done];
+        let [partials, sums, done] = memory.map(DeviceMemory::ptr);
+        let num_splits = splits.num_splits as u32;
+        let q_stride = (args.head_dim * if args.gated { 2 } else { 1 }) as u32;
+        let norm = args.head_norm.as_ref();
+        let gammas = norm.map(|norm| [ptr(norm.q_gamma), ptr(norm.k_gamma)]);
+        let [q_gamma, k_gamma] = gammas.unwrap_or([DevicePtr::NULL; 2]);
+        let attend = Attend {
+            q: self.source(args.q),
+            k: self.source(args.k),
+            v: self.source(args.v),
+            q_gamma,
+            k_gamma,
+            turns: turns.of(&self.driver, args.rope.inv_freq)?,
+            cache_k: ptr(&args.cache.k),
+            cache_v: ptr(&args.cache.v),
+            partials,
+            sums,
+            done,
+            eps: norm.map_or(0.0, |norm| norm.eps),
+            num_heads: args.num_heads as u32,
+            num_kv_heads: args.num_kv_heads as u32,
+            q_stride,
+            num_splits,
+            pairs: args.rope.inv_freq.len() as u32,
+            adjacent: u32::from(args.rope.style == RopeStyle::Adjacent),
+            unused: 0,
+        };
+        let number = self.number() as u32;
+        self.phases.push(Phase::Attend(attend));
+        self.plan.skip();
+        let no_gates = Source::default();
+        let combine = Combine {
+            q: if args.gated { attend.q } else { no_gates },
+            partials,
+            sums,
+            done,
+            out: self.write(args.out, args.num_heads * args.head_dim, None, None)?,
+            number,
+            num_heads: attend.num_heads,
+            q_stride,
+            num_splits,
+            heads_of_key: (args.num_heads / args.num_kv_heads) as u32,
+            unused: 0,
+        };
+        self.phases.push(Phase::Combine(combine));
+        self.plan.skip();
+        Ok(())
+    }
+}

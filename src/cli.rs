@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use generation::SpeculationMode;
 use gguf::GgufFile;
-use kernels::DeviceName;
+use kernels::{DecodePath, DeviceName};
 use models::{KvType, KvTypes, kv_types};
 
 use crate::health::HealthEndpoint;
@@ -102,6 +102,10 @@ pub(crate) struct ModelArgs {
     /// GiB of the device's memory to take at most, as if it were a smaller one [default: all that is free].
     #[arg(long, value_name = "GIB")]
     pub device_memory: Option<f64>,
+    /// How a step of one sequence is launched on a GPU: graph (operation by operation), megakernel (all in one launch, where that
+    /// knows the model) or auto (what is faster here). No token depends on it.
+    #[arg(long, value_name = "PATH", default_value_t = DecodePath::Auto)]
+    pub decode_path: DecodePath,
     /// CPU threads; 0: all that the system offers.
     #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
@@ -116,11 +120,11 @@ pub(crate) struct ModelArgs {
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct CacheTypeArgs {
     /// How keys are kept, with bits per value: f32 32, f16 16, bf16 16, q8_0 8.5, q5_1 6, q5_0 5.5, q4_1 5, q4_0 4.5, tq3_0 3.5
-    /// [default: f16 where weights are quantised, f32 where all are floats].
+    /// [default: f16, f32 where all weights are f32].
     #[arg(long, value_name = "TYPE")]
     pub cache_type_k: Option<KvType>,
-    /// How values are kept, as one of the same; any goes with any [default: f16 where weights are quantised, f32 where all are
-    /// floats].
+    /// How values are kept, as one of the same; any goes with any [default: f16, f32 where all weights are
+    /// f32].
     #[arg(long, value_name = "TYPE")]
     pub cache_type_v: Option<KvType>,
 }

@@ -57,7 +57,10 @@ pub(crate) fn open_drafter(drafter: Option<&Path>) -> Result<GgufFile> {
 
 /// The device asked for.
 pub(crate) fn device(args: &ModelArgs) -> Result<Arc<dyn Device>> {
-    open_limited_device(args.device, args.threads, args.device_memory).context("device")
+    let device = open_limited_device(args.device, args.threads, args.device_memory);
+    let device = device.context("device")?;
+    device.set_decode_path(args.decode_path);
+    Ok(device)
 }
 
 /// Loads the weights behind a progress bar (on a terminal).

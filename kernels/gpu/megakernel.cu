@@ -132,33 +132,26 @@ struct StepArgs {
     Tables tables;
     u32* is_stuck;
     u32 num_phases, epoch;
-    // Bytes of forms and other things of a phase, before the sums of products.
-    u32 work_bytes, slot_bytes;
+    // Shared memory: of phases, shares and the step; of forms and other things of a phase; of the sums of products.
+    u32 fixed_bytes, work_bytes, slot_bytes;
 };
 
 // A warp's pieces: 16 rows of a matrix by one slice of the inputs each. Words: the address's low half; its high half, and from bit 16
 // on the sixteenths of a tile's bytes; tiles, and from bit 16 on the first of them; the sums' slot, from bit 16 on the type, and
 // bit 31: the warp's last one of a round.
 struct Pieces {
-    const Vec4u* next_at;
+    const Vec4u* next;
     // A lane has one.
-    Vec4u now, next;
+    Vec4u now;
     u32 place;
 
-    DEVICE_MEMBER void start(const Vec4u* at) {
-        now = at[lane_index()];
-        next = at[LANES + lane_index()];
-        next_at = at + 2 * LANES;
-        place = 0;
-    }
     DEVICE_MEMBER Vec4u take() {
-        Vec4u piece = {shuffle(now.x, place), shuffle(now.y, place), shuffle(now.z, place), shuffle(now.w, place)};
-        if (++place == LANES) {
-            place = 0;
-            now = next;
-            next = next_at[lane_index()];
-            next_at += LANES;
+        if (place == 0) {
+            now = next[lane_index()];
+            next += LANES;
         }
+        Vec4u piece = {shuffle(now.x, place), shuffle(now.y, place), shuffle(now.z, place), shuffle(now.w, place)};
+        place = (place + 1) % LANES;
         return piece;
     }
 };
@@ -218,10 +211,18 @@ struct Ring {
     template <u32 T, u32 COUNT> DEVICE_MEMBER void multiply(Columns& columns, Sums& sums, Feed& feed) {
         wait_copies<STAGES - COUNT>();
         sync_warp();
+        if constexpr (T == BF16 && COUNT % 2 == 0) {
 #pragma unroll
-        for (u32 i = 0; i < COUNT; i++) {
-            multiply_tile<T>(stages + stage(i), columns, sums);
-            columns.at += form_bytes(T);
+            for (u32 i = 0; i < COUNT; i += 2) {
+                multiply_floats<T, 2>({stages + stage(i), stages + stage(i + 1)}, columns, sums);
+                columns.at += 2 * form_bytes(T);
+            }
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < COUNT; i++) {
+                multiply_tile<T>(stages + stage(i), columns, sums);
+                columns.at += form_bytes(T);
+            }
         }
         sync_warp();
 #pragma unroll
@@ -267,15 +268,17 @@ namespace attention {
 
 struct Context {
     Waiting waiting;
-    const StepArgs& args;
+    Tables tables;
     Row row;
     Segment segment;
     u8* work;
     float* slots;
 };
+constexpr u32 CONTEXT_BYTES = 256;
+static_assert(sizeof(Context) <= CONTEXT_BYTES, "room in shared memory");
 
 // The row of a product in the forms that are read. `squares`: room for the row's.
-DEVICE Activations put_row(const Context& step, const Product& product, float* squares) {
+OUT_OF_LINE Activations put_row(const Context& step, const Product& product, float* squares) {
     u32 cols = product.cols, blocks = (cols + 255) / 256, warp = warp_index();
     Activations to = forms_at(step.work, cols, product.forms & 1, product.forms & 2, product.forms & 4);
     Source from = product.row;
@@ -339,21 +342,21 @@ DEVICE bool has_slice(u32 slice, u32 cols) {
     u32 blocks = (cols + 255) / 256;
     return slice * blocks / SLICES < (slice + 1) * blocks / SLICES;
 }
-// The output of a row of sixteen `place` of those whose sums are there, of slices in their order.
-DEVICE float sum_of(const float* slots, const Product& product, u32 place, u32 r) {
-    float sums[2] = {};
-    for (u32 m = 0; m < 1 + product.gated; m++) {
-        const float* part = slots + (place * (1 + product.gated) + m) * SLICES * TILE_ROWS + r;
-        float parts[SLICES];
+// A matrix's sum for a row of sixteen `place` of those whose sums are there, slices in their order.
+DEVICE float sum_of(const float* slots, u32 cols, u32 r) {
+    float parts[SLICES];
 #pragma unroll
-        for (u32 k = 0; k < SLICES; k++) parts[k] = has_slice(k, product.cols) ? part[k * TILE_ROWS] : 0.0f;
+    for (u32 k = 0; k < SLICES; k++) parts[k] = has_slice(k, cols) ? slots[k * TILE_ROWS + r] : 0.0f;
 #pragma unroll
-        for (u32 width = 1; width < SLICES; width *= 2)
+    for (u32 width = 1; width < SLICES; width *= 2)
 #pragma unroll
-            for (u32 k = 0; k < SLICES; k += 2 * width) parts[k] += parts[k + width];
-        sums[m] = parts[0];
-    }
-    return product.gated ? silu(sums[0]) * sums[1] : sums[0];
+        for (u32 k = 0; k < SLICES; k += 2 * width) parts[k] += parts[k + width];
+    return parts[0];
+}
+DEVICE float output_of(const float* slots, const Product& product, u32 place, u32 r) {
+    constexpr u32 OF_MATRIX = SLICES * TILE_ROWS;
+    if (!product.gated) return sum_of(slots + place * OF_MATRIX, product.cols, r);
+    return silu(sum_of(slots + 2 * place * OF_MATRIX, product.cols, r)) * sum_of(slots + (2 * place + 1) * OF_MATRIX, product.cols, r);
 }
 
 DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, Pieces& pieces, Ring& ring, Feed& feed, float* squares) {
@@ -385,7 +388,7 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
             u32 output, row = place_of(at, output);
             if (row >= product.outputs[output].rows) continue;
-            float value = sum_of(step.slots, product, at / TILE_ROWS, at % TILE_ROWS);
+            float value = output_of(step.slots, product, at / TILE_ROWS, at % TILE_ROWS);
             if (adds) value = (at == mine ? before : take_one(step.waiting, product.add, row)) + value;
             put(product.outputs[output].to, row, value, step.waiting.epoch + number);
         }
@@ -422,7 +425,7 @@ template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, 
     delta::prepare_head(weights, values, DIM, length, to);
 }
 
-DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, DeltaShared& shared) {
+OUT_OF_LINE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, DeltaShared& shared) {
     u32 head = unit / STRIPS, strip = unit % STRIPS, key_head = head % HK, warp = warp_index(), lane = lane_index();
     u32 column = strip * STRIP + lane / 8 * 4;
     float* committed = layer.states + ((u64)step.segment.state_index * HV + head) * DK * DV + column;
@@ -453,7 +456,7 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
     sync_threads();
 }
 
-DEVICE void move_history(const Context& step, const Move& move) {
+OUT_OF_LINE void move_history(const Context& step, const Move& move) {
     u32 blocks = move.blocks, block = (block_x() + grid_x() - move.first) % grid_x();
     u32 of_block = (delta::CHANNELS + blocks - 1) / blocks, first = block * of_block;
     if (block >= blocks) return;
@@ -509,7 +512,7 @@ DEVICE void keep(const Context& step, const Attend& layer, u32 kv_head, float* k
     constexpr u32 DIMS = (HEAD_DIM + LANES - 1) / LANES;
     float values[DIMS];
     prepare_head(step, layer, layer.k, kv_head * HEAD_DIM, layer.k_gamma, key);
-    u64 page = (u64)page_of(step.args.tables, step.segment, step.row.slot) * layer.num_kv_heads + kv_head;
+    u64 page = (u64)page_of(step.tables, step.segment, step.row.slot) * layer.num_kv_heads + kv_head;
     u32 token = step.row.slot % PAGE_TOKENS;
 #pragma unroll
     for (u32 i = 0; i < DIMS; i++) values[i] = lane_index() + i * LANES < HEAD_DIM ? key[lane_index() + i * LANES] : 0.0f;
@@ -534,7 +537,7 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     args.q_stride = HEAD_DIM;
     args.k = layer.cache_k;
     args.v = layer.cache_v;
-    args.tables = step.args.tables;
+    args.tables = step.tables;
     args.partials = layer.partials;
     args.sums = layer.sums;
     args.num_heads = layer.num_heads;
@@ -553,7 +556,7 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     sync_group();
     if (group_thread() == 0) store_release(layer.done + kv_head * layer.num_splits + split, step.waiting.epoch + number);
 }
-DEVICE void attend_all(const Context& step, const Attend& layer, u32 number, AttendShared* shared) {
+OUT_OF_LINE void attend_all(const Context& step, const Attend& layer, u32 number, AttendShared* shared) {
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     u32 count = splits.end - splits.first, group = warp_index() / ATTENDING, units = count * layer.num_kv_heads;
 #pragma unroll 1
@@ -566,7 +569,7 @@ constexpr u32 QUADS = HEAD_DIM / 4, RUNS = (QUADS + LANES - 1) / LANES;
 struct CombineShared {
     attention::Mixed parts[attention::MEMBERS][LANES];
 };
-DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
+OUT_OF_LINE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
     u32 head = unit / RUNS, quad = unit % RUNS * LANES + lane_index(), kv_head = head / layer.heads_of_key;
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     const u32* done = layer.done + kv_head * layer.num_splits;
@@ -608,52 +611,35 @@ DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 u
 }
 #endif
 
-// A warp's phase, and what it has of the next one.
-struct Phases {
-    const Phase* all;
-    Phase* now;
-    u64 next;
-
-    DEVICE_MEMBER void ask(u32 number) { next = reinterpret_cast<const u64*>(all + number)[lane_index()]; }
-    DEVICE_MEMBER const Phase& take() {
-        sync_warp();
-        reinterpret_cast<u64*>(now)[lane_index()] = next;
-        sync_warp();
-        return *now;
-    }
-};
-static_assert(PHASE_BYTES == 8 * LANES, "a lane has eight bytes of a phase");
-
 KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     let_next_start();
     DYNAMIC_SHARED(shared);
     SHARED float squares[SQUARES];
-    // A phase for each warp, what phases work with, sums of products, rings.
-    Phases phases = {args.phases, reinterpret_cast<Phase*>(shared) + warp_index(), 0};
-    phases.ask(0);
-    u8* work = shared + BLOCK_WARPS * PHASE_BYTES;
-    float* slots = reinterpret_cast<float*>(work + args.work_bytes);
+    // Phases and the block's shares of them, the step, what phases work with, sums of products, rings.
+    Phase* phases = reinterpret_cast<Phase*>(shared);
+    Share* shares = reinterpret_cast<Share*>(phases + args.num_phases);
+    Context& step = *reinterpret_cast<Context*>(shared + args.fixed_bytes - CONTEXT_BYTES);
+    u8* work = shared + args.fixed_bytes;
     u8* rings = work + args.work_bytes + args.slot_bytes;
-    const Share* shares = args.shares + (u64)block_x() * args.num_phases;
 
     u32 list = args.first_piece[block_x() * BLOCK_WARPS + warp_index()];
-    Pieces pieces;
-    Feed feed = {};
-    feed.pieces.start(args.pieces + list);
-    pieces.start(args.pieces + list);
+    Pieces pieces = {args.pieces + list, {}, 0};
+    Feed feed = {pieces, nullptr, 0, 0, false};
     Ring ring = {rings + warp_index() * STAGES * STAGE_BYTES, 0, {}};
     for (u32 stage = 0; stage < STAGES; stage++) feed.copy(shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
+    for (u32 i = thread_index(); i < args.num_phases * (PHASE_BYTES / 16); i += BLOCK_THREADS)
+        reinterpret_cast<Vec4u*>(phases)[i] = reinterpret_cast<const Vec4u*>(args.phases)[i];
+    for (u32 i = thread_index(); i < args.num_phases; i += BLOCK_THREADS) shares[i] = args.shares[(u64)block_x() * args.num_phases + i];
     wait_for_inputs();
-    Context step = {{args.epoch, args.is_stuck}, args, args.tables.rows[0], {}, work, slots};
-    step.segment = args.tables.segments[step.row.segment];
-    Share share = shares[0];
+    if (thread_index() == 0) {
+        Row row = args.tables.rows[0];
+        step = {{args.epoch, args.is_stuck}, args.tables, row, args.tables.segments[row.segment], work, reinterpret_cast<float*>(work + args.work_bytes)};
+    }
+    sync_threads();
 #pragma unroll 1
     for (u32 p = 0; p < args.num_phases; p++) {
-        const Phase& phase = phases.take();
-        u32 further = smaller(p + 1, args.num_phases - 1);
-        Share next = shares[further];
-        phases.ask(further);
-        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, share, pieces, ring, feed, squares);
+        const Phase& phase = phases[p];
+        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], pieces, ring, feed, squares);
 #if HAS_DELTA
         else if (phase.kind == DELTA) {
             sync_threads();
@@ -672,7 +658,6 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
                 combine(step, phase.combine, phase.number, unit, *reinterpret_cast<CombineShared*>(work));
         }
 #endif
-        share = next;
     }
     wait_copies<0>();
 }

@@ -277,33 +277,37 @@ DEVICE u32 take_term(float& low, float& high) {
 
 // Weights as one, two or three bf16 terms, exactly, times the three of the activations. Products of terms that lie below an
 // f32's last bit together are left out. A unit is added up by itself, the smallest products first, and then to `acc`: the
-// matrix unit truncates, and this way it does so at sums of 64.
-template <u32 T> DEVICE void multiply_floats(const u8* tile, const Columns& x, Sums& acc) {
+// matrix unit truncates, and this way it does so at sums of 64. Of COUNT tiles of neighbouring inputs, whose products go by turns:
+// each of a unit's waits for the one before.
+template <u32 T, u32 COUNT> DEVICE void multiply_floats(const u8* const (&tiles)[COUNT], const Columns& x, Sums& acc) {
     constexpr u32 TERMS = T == BF16 ? 1 : T == F16 ? 2 : 3;
-    float sums[COLUMN_TILES][4] = {};
-    u32 a[4][TERMS][4];
-    Part<T> floats(tile, 0);
+    float sums[COUNT][COLUMN_TILES][4] = {};
+    u32 a[COUNT][4][TERMS][4];
 #pragma unroll
-    for (u32 step = 0; step < 4; step++)
+    for (u32 n = 0; n < COUNT; n++) {
+        Part<T> floats(tiles[n], 0);
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const Vec4u& v = floats.main[T == F32 ? 2 * step + i / 2 : step];
-            u32 w[4] = {v.x, v.y, v.z, v.w};
-            if constexpr (T == BF16) {
-                a[step][0][i] = w[i];
-            } else {
-                float low, high;
-                if constexpr (T == F16) {
-                    low = f16_to_f32((u16)w[i]);
-                    high = f16_to_f32((u16)(w[i] >> 16));
+        for (u32 step = 0; step < 4; step++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                const Vec4u& v = floats.main[T == F32 ? 2 * step + i / 2 : step];
+                u32 w[4] = {v.x, v.y, v.z, v.w};
+                if constexpr (T == BF16) {
+                    a[n][step][0][i] = w[i];
                 } else {
-                    low = bits_to_f32(w[2 * (i % 2)]);
-                    high = bits_to_f32(w[2 * (i % 2) + 1]);
-                }
+                    float low, high;
+                    if constexpr (T == F16) {
+                        low = f16_to_f32((u16)w[i]);
+                        high = f16_to_f32((u16)(w[i] >> 16));
+                    } else {
+                        low = bits_to_f32(w[2 * (i % 2)]);
+                        high = bits_to_f32(w[2 * (i % 2) + 1]);
+                    }
 #pragma unroll
-                for (u32 term = 0; term < TERMS; term++) a[step][term][i] = take_term(low, high);
+                    for (u32 term = 0; term < TERMS; term++) a[n][step][term][i] = take_term(low, high);
+                }
             }
-        }
+    }
 #pragma unroll
     for (u32 order = FLOAT_TERMS; order-- > 0;)
 #pragma unroll
@@ -313,15 +317,21 @@ template <u32 T> DEVICE void multiply_floats(const u8* tile, const Columns& x, S
             for (u32 ct = 0; ct < COLUMN_TILES; ct++)
 #pragma unroll
                 for (u32 two = 0; two < 2; two++) {
-                    Vec4u b = x.unit(ct, TERM_BYTES * (order - term) + UNIT_BYTES * two);
-                    mma_bf16(sums[ct], a[2 * two][term], b.x, b.y);
-                    mma_bf16(sums[ct], a[2 * two + 1][term], b.z, b.w);
+                    Vec4u b[COUNT];
+#pragma unroll
+                    for (u32 n = 0; n < COUNT; n++) b[n] = x.unit(ct, n * BYTES_FLOAT + TERM_BYTES * (order - term) + UNIT_BYTES * two);
+#pragma unroll
+                    for (u32 n = 0; n < COUNT; n++) mma_bf16(sums[n][ct], a[n][2 * two][term], b[n].x, b[n].y);
+#pragma unroll
+                    for (u32 n = 0; n < COUNT; n++) mma_bf16(sums[n][ct], a[n][2 * two + 1][term], b[n].z, b[n].w);
                 }
         }
 #pragma unroll
-    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+    for (u32 n = 0; n < COUNT; n++)
 #pragma unroll
-        for (u32 i = 0; i < 4; i += NEXT_SUM) acc[ct][i] += sums[ct][i];
+        for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i += NEXT_SUM) acc[ct][i] += sums[n][ct][i];
 }
 
 // The first tile of a slice, of tiles of which 256 inputs have one or four.
@@ -332,7 +342,7 @@ DEVICE u32 slice_start(u32 slice, u32 cols, u32 tiles_of_256, u32 tiles) {
 
 // A tile's products of whatever kind; it lies in shared memory.
 template <u32 T> DEVICE void multiply_tile(const u8* tile, const Columns& x, Sums& acc) {
-    if constexpr (is_float(T)) multiply_floats<T>(tile, x, acc);
+    if constexpr (is_float(T)) multiply_floats<T, 1>({tile}, x, acc);
     else if constexpr (is_by256(T)) multiply_by256<T>(tile, x, acc);
     else multiply_by32<T>(tile, x, acc);
 }

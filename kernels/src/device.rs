@@ -5,6 +5,7 @@
 //! would read outside a buffer (a bug, not an input); everything that depends on a file is an error at load.
 
 use std::fmt;
+use std::str::FromStr;
 
 use tensor::DType;
 use tensor_channel::ChannelDevice;
@@ -490,6 +491,33 @@ pub enum DecodePath {
     Graph,
     /// All in one launch; what that does not know goes operation by operation.
     Megakernel,
+}
+
+impl DecodePath {
+    /// All, by name.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Auto, "auto"),
+        (Self::Graph, "graph"),
+        (Self::Megakernel, "megakernel"),
+    ];
+}
+
+impl fmt::Display for DecodePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::ALL[*self as usize].1)
+    }
+}
+
+impl FromStr for DecodePath {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let known = Self::ALL.into_iter().find(|(_, name)| *name == text);
+        let unknown = || DeviceError::UnknownDecodePath {
+            got: text.to_owned(),
+        };
+        known.map(|(path, _)| path).ok_or_else(unknown)
+    }
 }
 
 /// A device: memory and fused operations. One thread drives it.

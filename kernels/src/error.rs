@@ -71,6 +71,12 @@ pub enum DeviceError {
         /// What was asked for.
         got: String,
     },
+    /// No way to launch steps has a name like this.
+    #[error("there is no decode path \"{got}\": expected auto, graph or megakernel")]
+    UnknownDecodePath {
+        /// What was asked for.
+        got: String,
+    },
     /// A number that is too large.
     #[error("there is no {name}: {} here", devices(*there, kind))]
     NoSuchDevice {

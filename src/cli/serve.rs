@@ -78,12 +78,12 @@ pub(crate) struct TargetArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ctx_size: Option<usize>,
     /// How keys are kept, with bits per value: f32 32, f16 16, bf16 16, q8_0 8.5, q5_1 6, q5_0 5.5, q4_1 5, q4_0 4.5, tq3_0 3.5
-    /// [default: f16 where weights are quantised, f32 where all are floats].
+    /// [default: f16, f32 where all weights are f32].
     #[arg(long, env = "TANDEM_CACHE_TYPE_K", value_name = "TYPE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_type_k: Option<String>,
-    /// How values are kept, as one of the same; any goes with any [default: f16 where weights are quantised, f32 where all are
-    /// floats].
+    /// How values are kept, as one of the same; any goes with any [default: f16, f32 where all weights are
+    /// f32].
     #[arg(long, env = "TANDEM_CACHE_TYPE_V", value_name = "TYPE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_type_v: Option<String>,
@@ -92,6 +92,11 @@ pub(crate) struct TargetArgs {
     #[arg(long, env = "TANDEM_FA_WINDOW", value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fa_window: Option<usize>,
+    /// How a step of one sequence is launched on a GPU: graph (operation by operation), megakernel (all in one launch, where that
+    /// knows the model) or auto (what is faster here). No token depends on it [default: auto].
+    #[arg(long, env = "TANDEM_DECODE_PATH", value_name = "PATH")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_path: Option<String>,
     /// Sequences decoded at a time; each has room for the whole context [default: 8].
     #[arg(long, env = "TANDEM_PARALLEL", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
+use kernels::DecodePath;
 use models::{Batch, BatchSegment, DraftOptions, LogitsWanted, load_draft};
 
 use crate::cli::{ModelArgs, ProbeDraftArgs};
@@ -20,6 +21,7 @@ pub(crate) fn run(args: &ProbeDraftArgs) -> Result<()> {
         threads: args.threads,
         ctx_size: 0,
         cache_types: args.cache_types,
+        decode_path: DecodePath::Auto,
     };
     let device = session::device(&target_args)?;
     let file = session::open(args.target.as_deref())?;

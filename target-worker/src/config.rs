@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use engine::{EngineConfig, PrefixCacheConfig};
 use generation::{SpeculationConfig, SpeculationMode};
 use gguf::GgufFile;
-use kernels::DeviceName;
+use kernels::{DecodePath, DeviceName};
 use models::{KvType, LoadOptions, kv_types, memory_need};
 use serde::{Deserialize, Serialize};
 use service::Endpoint;
@@ -54,6 +54,9 @@ pub struct Config {
     /// Positions that full attention sees of a context while an answer is computed, its prompt is read whole; 0: all. Quicker in
     /// a long context, and lossy: what lies further back is forgotten, instructions and tools among it.
     pub fa_window: usize,
+    /// How a step of one sequence is launched on a GPU: `graph`, operation by operation, `megakernel`, all in one launch where that
+    /// knows the model, or `auto`, what is faster here. No token depends on it.
+    pub decode_path: String,
     /// Sequences decoded at a time. Each has room for `ctx_size` tokens.
     pub parallel: usize,
     /// Requests that may wait for a place; one more is answered with 429.
@@ -102,6 +105,7 @@ impl Default for Config {
             cache_type_k: None,
             cache_type_v: None,
             fa_window: 0,
+            decode_path: DecodePath::Auto.to_string(),
             parallel: 8,
             queue_len: 64,
             prefill_chunk: 128,
@@ -140,7 +144,16 @@ impl Config {
             self.fa_window
         );
         self.speculation()?;
+        self.decode_path()?;
         Ok(())
+    }
+
+    /// How steps of one sequence are launched.
+    ///
+    /// # Errors
+    /// A path that is none.
+    pub fn decode_path(&self) -> Result<DecodePath> {
+        Ok(self.decode_path.parse()?)
     }
 
     /// How drafts are used.

@@ -40,6 +40,7 @@ pub fn load_stage(
 ) -> Result<LoadedStage> {
     let device = open_limited_device(stage.device, config.threads, config.device_memory)
         .context(config.device_setting())?;
+    device.set_decode_path(config.decode_path()?);
     let options = config.load_options(file)?;
     let layers = stage.layers.clone();
     let model = models::load_stage(file, layers, device.clone(), options, progress)

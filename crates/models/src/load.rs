@@ -16,6 +16,7 @@ use crate::model::Model;
 use crate::stage::{all_layers, check_stage};
 use crate::weights::{LoadProgress, WeightLoader};
 use crate::{dense, qwen35};
+use tensor::DType;
 
 /// Sizes that a model is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,15 +129,15 @@ fn load_layers(
     Ok(Model::new(device, config, stage, decoder, cache, rows))
 }
 
-/// How keys and values are kept where nothing else is asked for: f16 where weights are quantised, so that products round
-/// activations to 8 bits and what f16 rounds off is lost in that; f32 where weights and activations are floats.
+/// How keys and values are kept where nothing else is asked for: f16, in which they are as exact as weights are; f32 where all weights
+/// are f32.
 #[must_use]
 pub fn kv_types(file: &GgufFile, k: Option<KvType>, v: Option<KvType>) -> KvTypes {
-    let is_quantised = || file.tensors().any(|tensor| tensor.dtype.is_quantised());
+    let is_exact = || file.tensors().all(|tensor| tensor.dtype == DType::F32);
     let or_default = |side: Option<KvType>| {
-        side.unwrap_or_else(|| match is_quantised() {
-            true => KvType::F16,
-            false => KvType::F32,
+        side.unwrap_or_else(|| match is_exact() {
+            true => KvType::F32,
+            false => KvType::F16,
         })
     };
     KvTypes {

@@ -19,6 +19,9 @@ use crate::plan::Plan;
 use crate::stage::{EarlierLayers, StageOutput};
 use crate::window::DecodeWindow;
 
+/// Steps of one row in which a device has chosen between its ways to launch them.
+const PATH_STEPS: usize = 24;
+
 /// A segment that waits for its commit.
 #[derive(Debug)]
 struct Pending {
@@ -220,7 +223,27 @@ impl Model {
             }
             self.free_sequence(sequence)?;
         }
+        self.choose_path(most)?;
         Ok(self.device.finish()?)
+    }
+
+    /// Decodes a while, so that a device with several ways to launch a step finds out which one is the fastest.
+    fn choose_path(&mut self, most: usize) -> Result<(), ModelError> {
+        let sequence = self.create_sequence()?;
+        for _ in 0..PATH_STEPS.min(most) {
+            let segment = BatchSegment {
+                sequence,
+                tokens: vec![0],
+                parents: Vec::new(),
+                advance: true,
+                logits: LogitsWanted::LastBest,
+            };
+            self.forward(&Batch {
+                segments: vec![segment],
+                capture_layers: Vec::new(),
+            })?;
+        }
+        self.free_sequence(sequence)
     }
 
     /// Outputs of the captured layers of rows of the last batch, \[rows, layers E\], as a draft reads them: what was

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use kernels::{DecodePath, Device, DeviceName, GpuDevice};
-use models::{BatchSegment, KvType, LogitsWanted, Model};
+use models::{BatchSegment, KvType, LogitsWanted, Model, Snapshot};
 
 use common::{batch, chain, data, device_name, open_on};
 
@@ -43,7 +43,7 @@ fn open(device: &Arc<GpuDevice>, (name, kv_type): (&str, KvType)) -> Model {
 }
 
 /// Bits of the logits of some steps after a prompt, and of the state after them; every other step asks for the best id alone.
-fn run(device: &Arc<GpuDevice>, case: (&str, KvType)) -> (Vec<u32>, Vec<u8>) {
+fn run(device: &Arc<GpuDevice>, case: (&str, KvType)) -> (Vec<u32>, Snapshot) {
     let mut model = open(device, case);
     // Others that nothing happens to.
     let other = model.create_sequence().unwrap();
@@ -72,8 +72,7 @@ fn run(device: &Arc<GpuDevice>, case: (&str, KvType)) -> (Vec<u32>, Vec<u8>) {
         bits.extend(output.best.iter().map(|(_, best)| best));
     }
     assert!(model.snapshot(other).unwrap() == before, "{case:?}");
-    let state = format!("{:?}", model.snapshot(sequence).unwrap());
-    (bits, state.into_bytes())
+    (bits, model.snapshot(sequence).unwrap())
 }
 
 #[test]
@@ -104,4 +103,32 @@ fn blocks_that_do_not_fit_are_no_launch_and_change_no_bit() {
     crowded.set_one_row_blocks(4 * crowded.facts().multiprocessors as usize);
     assert!(run(&crowded, case) == run(&pieces, case));
     assert_eq!(crowded.one_launches(), 0);
+}
+
+#[test]
+fn debug_all() {
+    for case in CASES {
+        let pieces = gpu();
+        pieces.set_decode_path(DecodePath::Graph);
+        let expected = run(&pieces, case);
+        let again = gpu();
+        again.set_decode_path(DecodePath::Graph);
+        let again = run(&again, case);
+        println!("{case:?}: graph again {}", again == expected);
+        for blocks in [132, 16] {
+            let whole = gpu();
+            whole.set_decode_path(DecodePath::Megakernel);
+            whole.set_one_row_blocks(blocks);
+            let got = run(&whole, case);
+            let n = expected.0.len();
+            let differ: Vec<usize> = (0..n).filter(|&i| got.0[i] != expected.0[i]).collect();
+            println!(
+                "  {blocks} blocks: launches {} logits {} of {n} differ, first {:?}, state {}",
+                whole.one_launches(),
+                differ.len(),
+                differ.first(),
+                got.1 == expected.1
+            );
+        }
+    }
 }

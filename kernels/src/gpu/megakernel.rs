@@ -20,7 +20,7 @@ use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
 use crate::gpu::linear::dtypes;
 use crate::gpu::matrix::tile_bytes;
 pub(super) use crate::gpu::megakernel::choice::{Choice, Way};
-use crate::gpu::megakernel::phases::{PackedPhase, StepArgs};
+use crate::gpu::megakernel::phases::{PackedPhase, Share, StepArgs};
 pub(super) use crate::gpu::megakernel::recorder::Recorder;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::rows::Embedding;
@@ -30,6 +30,8 @@ use crate::gpu::tables::TablePtrs;
 const STAGES: std::ops::RangeInclusive<usize> = 2..=12;
 /// Shared memory of the kernel beside what launches ask for, and what the runtime takes.
 const STATIC_BYTES: usize = 1536;
+/// What the kernel keeps of a step in shared memory.
+const CONTEXT_BYTES: usize = 256;
 /// Warps that attend together, and what combining splits takes.
 const ATTENDING: usize = 8;
 const COMBINE_BYTES: usize = 16 * 32 * 20;
@@ -93,6 +95,7 @@ pub(super) struct Program {
     lists: [DeviceMemory; 4],
     _between: Vec<DeviceMemory>,
     num_phases: u32,
+    fixed_bytes: u32,
     work_bytes: u32,
     slot_bytes: u32,
     /// What the next launch's numbers are counted from.
@@ -136,7 +139,9 @@ impl Program {
         let answers = recorder.most_answers * size_of::<f32>();
         let slot_bytes = recorder.plan.slot_bytes().max(answers);
         let slot_bytes = slot_bytes.next_multiple_of(128);
-        let fixed = warps * size_of::<PackedPhase>() + work_bytes + slot_bytes;
+        let lists_bytes = size_of_val(&packed[..]) + packed.len() * size_of::<Share>();
+        let fixed_bytes = lists_bytes.next_multiple_of(16) + CONTEXT_BYTES;
+        let fixed = fixed_bytes + work_bytes + slot_bytes;
         let stage = dtypes(recorder.types).map(tile_bytes).max().unwrap_or(1);
         let room = device.facts().shared_bytes_per_block as usize;
         let stages = room.saturating_sub(STATIC_BYTES + fixed) / (warps * stage);
@@ -172,6 +177,7 @@ impl Program {
             lists,
             _between: between,
             num_phases: packed.len() as u32,
+            fixed_bytes: fixed_bytes as u32,
             work_bytes: work_bytes as u32,
             slot_bytes: slot_bytes as u32,
             epoch: AtomicU32::new(0),
@@ -205,6 +211,7 @@ impl Program {
             is_stuck: self.is_stuck,
             num_phases: self.num_phases,
             epoch,
+            fixed_bytes: self.fixed_bytes,
             work_bytes: self.work_bytes,
             slot_bytes: self.slot_bytes,
         };

@@ -20,7 +20,12 @@ const NAMES: [&str; 4] = [
     "nvrtc64_130_0.dll",
 ];
 /// How every source is compiled.
-const OPTIONS: [&str; 2] = ["-std=c++17", "--device-as-default-execution-space"];
+/// A product and a sum become one operation where the source says so, and nowhere else: kernels that share an expression then round it alike.
+const OPTIONS: [&str; 3] = [
+    "-std=c++17",
+    "--device-as-default-execution-space",
+    "--fmad=false",
+];
 const SUCCESS: c_int = 0;
 const ERROR_COMPILATION: c_int = 6;
 

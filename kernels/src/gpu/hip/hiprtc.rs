@@ -22,7 +22,7 @@ const NAMES: [&str; 9] = [
     "hiprtc0507.dll",
 ];
 /// How every source is compiled.
-const OPTIONS: [&str; 2] = ["-std=c++17", "-O3"];
+const OPTIONS: [&str; 3] = ["-std=c++17", "-O3", "-ffp-contract=off"];
 const SUCCESS: c_int = 0;
 const ERROR_COMPILATION: c_int = 6;
 

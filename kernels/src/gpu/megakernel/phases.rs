@@ -177,6 +177,7 @@ pub(super) struct StepArgs {
     pub is_stuck: DevicePtr,
     pub num_phases: u32,
     pub epoch: u32,
+    pub fixed_bytes: u32,
     pub work_bytes: u32,
     pub slot_bytes: u32,
 }

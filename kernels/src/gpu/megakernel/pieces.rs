@@ -11,7 +11,7 @@ use crate::gpu::megakernel::phases::Share;
 /// Pieces of a warp whose sums wait for each other at a time.
 const SLOTS: usize = 16;
 /// Entries that are read ahead of a list's end.
-const READ_AHEAD: usize = 96;
+const READ_AHEAD: usize = 32;
 
 /// A matrix, or one of a gate and up pair, of a product.
 #[derive(Clone, Copy, Debug)]

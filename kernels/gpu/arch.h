@@ -50,8 +50,6 @@ constexpr u32 LANES = 32;
 #define DEVICE __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
 #endif
-// A function of its own, with registers of its own.
-#define OUT_OF_LINE static __device__ __attribute__((noinline))
 #define SHARED __shared__
 // Dynamic shared memory of the launch, 16-byte aligned.
 #define DYNAMIC_SHARED(name) extern __shared__ Vec4u name##_storage[]; u8* name = reinterpret_cast<u8*>(name##_storage)

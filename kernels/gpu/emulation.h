@@ -11,7 +11,6 @@
 
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
-#define OUT_OF_LINE static
 #define SHARED static
 #define CONSTANT_TABLE static const
 #define DYNAMIC_SHARED(name) u8* name = emulation::dynamic_shared

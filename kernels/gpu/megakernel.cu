@@ -1,16 +1,16 @@
 // A whole step of one row in one launch: the operations of the step, phase after phase, by blocks that all run at a time.
 //
 // Between phases there is no barrier: a row goes from block to block as words that say themselves that they have come
-// (together.h). Weights depend on nothing: each warp has a list of all its pieces of the step's matrices, and a ring in shared
-// memory that is filled from it as soon as there is room, phases ahead of what is multiplied. The order of every sum is that of the
+// (together.h). Weights depend on nothing: a block has a list of all its pieces of the step's matrices, and a ring in shared memory
+// that is filled from it as soon as there is room, phases ahead of what is multiplied. The order of every sum is that of the
 // kernels of single operations (products.h, attention.h, delta_state.h), so a step has the same bits either way.
 //
-// TYPES: bit mask of the weights' types. BLOCK_WARPS, STAGES: of a block, and tiles of a warp's ring. HAS_DELTA: with HK, HV, DK, DV,
+// TYPES: bit mask of the weights' types. BLOCK_WARPS, STAGES: warps that work, and pieces of the ring. HAS_DELTA: with HK, HV, DK, DV,
 // TAPS of delta_rows.h. HAS_ATTENTION: with HEAD_DIM, GROUP, TILES, K_TYPE, V_TYPE of attention_tiles.h.
 #ifndef TYPES
 #define TYPES (1 << 30)
 #define BLOCK_WARPS 16
-#define STAGES 5
+#define STAGES 20
 #define HAS_DELTA 1
 #define HAS_ATTENTION 1
 #define HK 16
@@ -28,6 +28,7 @@
 #define COLUMN_TILES 1
 #include "activate.h"
 #include "products.h"
+#include "ring.h"
 #include "tables.h"
 #include "together.h"
 
@@ -126,7 +127,7 @@ struct StepArgs {
     const Phase* phases;
     // [blocks, phases]
     const Share* shares;
-    // Pieces of the warps, one list after another, and where they begin: [blocks, BLOCK_WARPS].
+    // Pieces of the blocks, one list after another, and where they begin: [blocks]. Of every BLOCK_WARPS of a list, each warp has one.
     const Vec4u* pieces;
     const u32* first_piece;
     Tables tables;
@@ -136,114 +137,68 @@ struct StepArgs {
     u32 fixed_bytes, work_bytes, slot_bytes;
 };
 
-// A warp's pieces: 16 rows of a matrix by one slice of the inputs each. Words: the address's low half; its high half, and from bit 16
-// on the sixteenths of a tile's bytes; tiles, and from bit 16 on the first of them; the sums' slot, from bit 16 on the type, and
-// bit 31: the warp's last one of a round.
-struct Pieces {
-    const Vec4u* next;
-    // A lane has one.
-    Vec4u now;
-    u32 place;
-
-    DEVICE_MEMBER Vec4u take() {
-        if (place == 0) {
-            now = next[lane_index()];
-            next += LANES;
-        }
-        Vec4u piece = {shuffle(now.x, place), shuffle(now.y, place), shuffle(now.z, place), shuffle(now.w, place)};
-        place = (place + 1) % LANES;
-        return piece;
-    }
-};
-// Behind a list's end; lists have room for what is read ahead.
+// 16 rows of a matrix by 256 inputs or, at their end and of large types, less. Words: the address's low half; its high half, and from bit 16 on the
+// sixteenths of the bytes; tiles, and from bit 16 on the first of them among its rows'; the sums' slot, and from bit 16 on the type
+// and what else is so:
+constexpr u32 BEGINS_SLICE = 1 << 28, ENDS_SLICE = 1 << 29, ENDS_ROUND = 1u << 31;
+// Behind a list's end.
 constexpr u32 NO_PIECE = 0xffffffffu;
 DEVICE u32 tiles_of(const Vec4u& piece) { return piece.z & 0xffff; }
 
-template <u32 T> constexpr u32 largest_tile() {
+template <u32 T> constexpr u32 largest_piece() {
     if constexpr (T == 32) return 0;
-    else return (TYPES >> T & 1) != 0 && tile_bytes(T) > largest_tile<T + 1>() ? tile_bytes(T) : largest_tile<T + 1>();
-}
-constexpr u32 STAGE_BYTES = largest_tile<0>();
-
-// What fills a warp's ring.
-struct Feed {
-    Pieces pieces;
-    // This lane's first byte of the next tile, a tile's bytes, and tiles left.
-    const u8* at;
-    u32 bytes, left;
-    bool is_over;
-
-    // `to`: this lane's first place.
-    DEVICE_MEMBER void copy(SharedPlace to) {
-        while (left == 0 && !is_over) {
-            Vec4u piece = pieces.take();
-            is_over = piece.w == NO_PIECE;
-            left = is_over ? 0 : tiles_of(piece);
-            at = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32) + 16 * lane_index();
-            bytes = piece.y >> 16 << 4;
-        }
-        if (left > 0) {
-#pragma unroll
-            for (u32 first = 0; first < STAGE_BYTES; first += 16 * LANES)
-                if (first + 16 * lane_index() < bytes) copy_async(to + first, at + first);
-            at += bytes;
-            left--;
-        }
-        commit_copies();
+    else {
+        constexpr u32 bytes = (TYPES >> T & 1) != 0 ? smaller(256 / tile_cols(T), 8192 / tile_bytes(T)) * tile_bytes(T) : 0;
+        return bytes > largest_piece<T + 1>() ? bytes : largest_piece<T + 1>();
     }
+}
+constexpr u32 STAGE_BYTES = (largest_piece<0>() + 127) / 128 * 128;
+typedef Ring<STAGES> PieceRing;
+static_assert(STAGES >= BLOCK_WARPS, "each warp has a piece");
+
+// The ring: what lies in it, and what that is.
+struct Stages {
+    u8* bytes;
+    Vec4u* pieces;
 };
 
-// Tiles that a warp multiplies side by side, for one that is waited for alone takes long.
-template <u32 T> constexpr u32 tiles_at_once() { return is_by256(T) ? 1 : STAGES < 4 ? 2 : is_float(T) && T != BF16 ? 2 : 4; }
+// Begins to bring a piece to the ring's present stage, whose last one all lanes have read; a warp's work.
+DEVICE void bring(const Vec4u& piece, PieceRing& ring, const Stages& stages) {
+    if (piece.w == NO_PIECE || lane_index() != 0) return;
+    u32 bytes = piece.y >> 16 << 4;
+    stages.pieces[ring.slot] = piece;
+    ring.expect(ring.slot, bytes);
+    const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
+    if (bytes > 0) ring.copy(ring.slot, stages.bytes + ring.slot * STAGE_BYTES, weights, bytes);
+}
 
-// A warp's ring and what it is multiplied with.
-struct Ring {
-    u8* stages;
-    // Of the tile that comes next.
-    u32 offset;
-    Activations x;
-
-    DEVICE_MEMBER u32 stage(u32 further) const {
-        u32 at = offset + further * STAGE_BYTES;
-        return at >= STAGES * STAGE_BYTES ? at - STAGES * STAGE_BYTES : at;
-    }
-    // The next COUNT tiles.
-    template <u32 T, u32 COUNT> DEVICE_MEMBER void multiply(Columns& columns, Sums& sums, Feed& feed) {
-        wait_copies<STAGES - COUNT>();
-        sync_warp();
-        if constexpr (T == BF16 && COUNT % 2 == 0) {
-#pragma unroll
-            for (u32 i = 0; i < COUNT; i += 2) {
-                multiply_floats<T, 2>({stages + stage(i), stages + stage(i + 1)}, columns, sums);
+struct MultiplyPiece {
+    template <u32 T> static DEVICE_MEMBER void of(const Vec4u& piece, const u8* tiles, const Activations& x, Sums& sums) {
+        Columns columns = {form_of<T>(x) + (piece.z >> 16) * form_bytes(T), 0, 1};
+        u32 count = tiles_of(piece);
+        if constexpr (T == BF16) {
+            if (count == 4) {
+                multiply_floats<T, 2>({tiles, tiles + tile_bytes(T)}, columns, sums);
                 columns.at += 2 * form_bytes(T);
+                multiply_floats<T, 2>({tiles + 2 * tile_bytes(T), tiles + 3 * tile_bytes(T)}, columns, sums);
+                return;
+            }
+        }
+        if constexpr (is_by256(T)) {
+            multiply_tile<T>(tiles, columns, sums);
+        } else if (count == 4 && !is_float(T)) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                multiply_tile<T>(tiles + i * tile_bytes(T), columns, sums);
+                columns.at += form_bytes(T);
             }
         } else {
-#pragma unroll
-            for (u32 i = 0; i < COUNT; i++) {
-                multiply_tile<T>(stages + stage(i), columns, sums);
+#pragma unroll 1
+            for (u32 i = 0; i < count; i++) {
+                multiply_tile<T>(tiles + i * tile_bytes(T), columns, sums);
                 columns.at += form_bytes(T);
             }
         }
-        sync_warp();
-#pragma unroll
-        for (u32 i = 0; i < COUNT; i++) feed.copy(shared_place(stages + stage(i) + 16 * lane_index()));
-        offset = stage(COUNT);
-    }
-    template <u32 T> static DEVICE_MEMBER void of(const Vec4u& piece, Ring& ring, Feed& feed, float* slots) {
-        constexpr u32 AT_A_TIME = tiles_at_once<T>();
-        Columns columns = {form_of<T>(ring.x) + (piece.z >> 16) * form_bytes(T), 0, 1};
-        Sums sums = {};
-        u32 left = tiles_of(piece);
-#pragma unroll 1
-        for (; left >= AT_A_TIME; left -= AT_A_TIME) ring.multiply<T, AT_A_TIME>(columns, sums, feed);
-        if constexpr (AT_A_TIME > 1)
-#pragma unroll 1
-            for (; left > 0; left--) ring.multiply<T, 1>(columns, sums, feed);
-        u32 lane = lane_index();
-        if (lane % 4 != 0) return;
-        float* slot = slots + (piece.w & 0xffff) * TILE_ROWS + lane / 4;
-        slot[0] = sums[0][0];
-        slot[8] = sums[0][2];
     }
 };
 
@@ -278,7 +233,7 @@ constexpr u32 CONTEXT_BYTES = 256;
 static_assert(sizeof(Context) <= CONTEXT_BYTES, "room in shared memory");
 
 // The row of a product in the forms that are read. `squares`: room for the row's.
-OUT_OF_LINE Activations put_row(const Context& step, const Product& product, float* squares) {
+DEVICE Activations put_row(const Context& step, const Product& product, float* squares) {
     u32 cols = product.cols, blocks = (cols + 255) / 256, warp = warp_index();
     Activations to = forms_at(step.work, cols, product.forms & 1, product.forms & 2, product.forms & 4);
     Source from = product.row;
@@ -359,9 +314,9 @@ DEVICE float output_of(const float* slots, const Product& product, u32 place, u3
     return silu(sum_of(slots + 2 * place * OF_MATRIX, product.cols, r)) * sum_of(slots + (2 * place + 1) * OF_MATRIX, product.cols, r);
 }
 
-DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, Pieces& pieces, Ring& ring, Feed& feed, float* squares) {
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, const Vec4u*& list, float* squares) {
     if (share.count == 0) return;
-    ring.x = put_row(step, product, squares);
+    Activations x = put_row(step, product, squares);
 #pragma unroll 1
     for (u32 first = 0; first < share.count; first += product.round) {
         u32 count = smaller(product.round, share.count - first);
@@ -379,10 +334,25 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             u32 output, row = place_of(mine, output);
             if (row < product.outputs[output].rows) before = take_one(step.waiting, product.add, row);
         }
+        Sums sums;
         for (bool is_last = false; !is_last;) {
-            Vec4u piece = pieces.take();
-            is_last = piece.w >> 31;
-            if (tiles_of(piece) > 0) visit_type<Ring>(piece.w >> 16 & 0x7fff, piece, ring, feed, step.slots);
+            // What the stage is for next.
+            Vec4u next = *list;
+            list += BLOCK_WARPS;
+            ring.wait_until_full();
+            Vec4u piece = stages.pieces[ring.slot];
+            is_last = (piece.w & ENDS_ROUND) != 0;
+            if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
+            const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
+            if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
+            if ((piece.w & ENDS_SLICE) && lane_index() % 4 == 0) {
+                float* slot = step.slots + (piece.w & 0xffff) * TILE_ROWS + lane_index() / 4;
+                slot[0] = sums[0][0];
+                slot[8] = sums[0][2];
+            }
+            ring.has_read();
+            bring(next, ring, stages);
+            ring.skip(BLOCK_WARPS);
         }
         sync_threads();
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
@@ -425,38 +395,41 @@ template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, 
     delta::prepare_head(weights, values, DIM, length, to);
 }
 
-OUT_OF_LINE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, DeltaShared& shared) {
+DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, DeltaShared& shared) {
     u32 head = unit / STRIPS, strip = unit % STRIPS, key_head = head % HK, warp = warp_index(), lane = lane_index();
     u32 column = strip * STRIP + lane / 8 * 4;
     float* committed = layer.states + ((u64)step.segment.state_index * HV + head) * DK * DV + column;
-    delta::State<4> state;
-    if (warp == WALKER) delta::load_state(state, committed);
     auto& staged = shared.staged;
-    if (warp == 0) {
-        if (DK / 4 + lane < delta::KEYS / 4) staged.q[DK / 4 + lane] = {};
-        prepare<DK>(step, layer, key_head * DK, layer.q_scale, reinterpret_cast<float*>(staged.q));
-    } else if (warp == 1) {
-        if (DK / 4 + lane < delta::KEYS / 4) staged.k[DK / 4 + lane] = {};
-        prepare<DK>(step, layer, (HK + key_head) * DK, 1.0f, reinterpret_cast<float*>(staged.k));
-    } else if (warp == 2) {
-        prepare<DV>(step, layer, 2 * HK * DK + head * DV, 0.0f, reinterpret_cast<float*>(staged.v));
-    } else if (warp == 3 && lane == 0) {
-        float a = layer.a[head], dt_bias = layer.dt_bias[head];
-        float alpha = take_one(step.waiting, layer.alpha, head), beta = take_one(step.waiting, layer.beta, head);
-        Vec2f gates = delta::prepare_gates(alpha, beta, a, dt_bias);
-        staged.gates.x = gates.x, staged.gates.y = gates.y;
-    }
-    sync_threads();
+    // Each with its own way through the barrier: registers are for what a warp has to do.
     if (warp == WALKER) {
+        delta::State<4> state;
+        delta::load_state(state, committed);
+        sync_threads();
         float answer = delta::whole(delta::advance<true, true>(state, staged, strip));
         if (lane % 8 < 4) put(layer.out, head * DV + column + lane % 4, answer, step.waiting.epoch + number);
         delta::store_state(state, committed);
+    } else {
+        if (warp == 0) {
+            if (DK / 4 + lane < delta::KEYS / 4) staged.q[DK / 4 + lane] = {};
+            prepare<DK>(step, layer, key_head * DK, layer.q_scale, reinterpret_cast<float*>(staged.q));
+        } else if (warp == 1) {
+            if (DK / 4 + lane < delta::KEYS / 4) staged.k[DK / 4 + lane] = {};
+            prepare<DK>(step, layer, (HK + key_head) * DK, 1.0f, reinterpret_cast<float*>(staged.k));
+        } else if (warp == 2) {
+            prepare<DV>(step, layer, 2 * HK * DK + head * DV, 0.0f, reinterpret_cast<float*>(staged.v));
+        } else if (warp == 3 && lane == 0) {
+            float a = layer.a[head], dt_bias = layer.dt_bias[head];
+            float alpha = take_one(step.waiting, layer.alpha, head), beta = take_one(step.waiting, layer.beta, head);
+            Vec2f gates = delta::prepare_gates(alpha, beta, a, dt_bias);
+            staged.gates.x = gates.x, staged.gates.y = gates.y;
+        }
+        sync_threads();
     }
     // The next phase, or unit, takes the place of what is staged.
     sync_threads();
 }
 
-OUT_OF_LINE void move_history(const Context& step, const Move& move) {
+DEVICE void move_history(const Context& step, const Move& move) {
     u32 blocks = move.blocks, block = (block_x() + grid_x() - move.first) % grid_x();
     u32 of_block = (delta::CHANNELS + blocks - 1) / blocks, first = block * of_block;
     if (block >= blocks) return;
@@ -556,7 +529,7 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     sync_group();
     if (group_thread() == 0) store_release(layer.done + kv_head * layer.num_splits + split, step.waiting.epoch + number);
 }
-OUT_OF_LINE void attend_all(const Context& step, const Attend& layer, u32 number, AttendShared* shared) {
+DEVICE void attend_all(const Context& step, const Attend& layer, u32 number, AttendShared* shared) {
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     u32 count = splits.end - splits.first, group = warp_index() / ATTENDING, units = count * layer.num_kv_heads;
 #pragma unroll 1
@@ -569,7 +542,7 @@ constexpr u32 QUADS = HEAD_DIM / 4, RUNS = (QUADS + LANES - 1) / LANES;
 struct CombineShared {
     attention::Mixed parts[attention::MEMBERS][LANES];
 };
-OUT_OF_LINE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
+DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
     u32 head = unit / RUNS, quad = unit % RUNS * LANES + lane_index(), kv_head = head / layer.heads_of_key;
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     const u32* done = layer.done + kv_head * layer.num_splits;
@@ -615,18 +588,24 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     let_next_start();
     DYNAMIC_SHARED(shared);
     SHARED float squares[SQUARES];
-    // Phases and the block's shares of them, the step, what phases work with, sums of products, rings.
+    SHARED u64 barriers[PieceRing::BARRIER_BYTES / 8];
+    // Phases and the block's shares of them, the step, what phases work with, sums of products, the ring.
     Phase* phases = reinterpret_cast<Phase*>(shared);
     Share* shares = reinterpret_cast<Share*>(phases + args.num_phases);
     Context& step = *reinterpret_cast<Context*>(shared + args.fixed_bytes - CONTEXT_BYTES);
     u8* work = shared + args.fixed_bytes;
     u8* rings = work + args.work_bytes + args.slot_bytes;
-
-    u32 list = args.first_piece[block_x() * BLOCK_WARPS + warp_index()];
-    Pieces pieces = {args.pieces + list, {}, 0};
-    Feed feed = {pieces, nullptr, 0, 0, false};
-    Ring ring = {rings + warp_index() * STAGES * STAGE_BYTES, 0, {}};
-    for (u32 stage = 0; stage < STAGES; stage++) feed.copy(shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
+    Stages stages = {rings, reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES)};
+    PieceRing ring(reinterpret_cast<u8*>(barriers), BLOCK_WARPS);
+    // Weights are nobody's result. A stage is filled anew by the warp that has read it.
+    const Vec4u* list = args.pieces + args.first_piece[block_x()];
+    for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {
+        PieceRing first = ring;
+        first.skip(stage);
+        bring(list[stage], first, stages);
+    }
+    list += STAGES + warp_index();
+    ring.skip(warp_index());
     for (u32 i = thread_index(); i < args.num_phases * (PHASE_BYTES / 16); i += BLOCK_THREADS)
         reinterpret_cast<Vec4u*>(phases)[i] = reinterpret_cast<const Vec4u*>(args.phases)[i];
     for (u32 i = thread_index(); i < args.num_phases; i += BLOCK_THREADS) shares[i] = args.shares[(u64)block_x() * args.num_phases + i];
@@ -639,7 +618,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
 #pragma unroll 1
     for (u32 p = 0; p < args.num_phases; p++) {
         const Phase& phase = phases[p];
-        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], pieces, ring, feed, squares);
+        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, list, squares);
 #if HAS_DELTA
         else if (phase.kind == DELTA) {
             sync_threads();
@@ -659,5 +638,4 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
         }
 #endif
     }
-    wait_copies<0>();
 }

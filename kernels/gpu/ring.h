@@ -46,10 +46,12 @@ template <u32 PLACES> struct Ring {
         begun();
         sync_threads();
     }
-    DEVICE_MEMBER void next() {
-        slot++;
+    DEVICE_MEMBER void next() { skip(1); }
+    // By PLACES at most.
+    DEVICE_MEMBER void skip(u32 count) {
+        slot += count;
         if (slot < PLACES) return;
-        slot = 0;
+        slot -= PLACES;
         turn ^= 1;
     }
     // The warp that fills it: until the stage's last bytes have been read.
@@ -78,8 +80,9 @@ template <u32 PLACES> struct Ring {
         memcpy(to, from, bytes);
         change(stage, -(i32)bytes, 0, 1);
     }
+    DEVICE_MEMBER void has_read() { sync_warp(); }
     DEVICE_MEMBER void release() {
-        sync_warp();
+        has_read();
         if (lane_of_warp() == 0) change(PLACES + slot, 0, 1, readers);
     }
     static DEVICE_MEMBER u32 lane_of_warp() { return thread_index() % LANES; }
@@ -107,10 +110,15 @@ template <u32 PLACES> struct Ring {
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
             ::"r"(shared_place(to)), "l"(from), "r"(bytes), "r"(place(stage)) : "memory");
     }
-    // The warp has read the stage. Copies are of another proxy: without its fence they may overtake reads that were begun before.
-    DEVICE_MEMBER void release() {
+    // The warp has read the stage, which it may fill anew itself. Copies are of another proxy: without its fence they may overtake
+    // reads that were begun before.
+    DEVICE_MEMBER void has_read() {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         sync_warp();
+    }
+    // The same, for the warp that fills it.
+    DEVICE_MEMBER void release() {
+        has_read();
         if (thread_index() % LANES == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(PLACES + slot)) : "memory");
     }
 #endif

@@ -413,7 +413,7 @@ fn one_row_blocks(facts: &DeviceFacts) -> usize {
     let number = facts.arch.strip_prefix("sm_").unwrap_or_default();
     let number = number.trim_end_matches(|c: char| !c.is_ascii_digit());
     match number.parse::<u32>() {
-        Ok(80..) => facts.multiprocessors as usize,
+        Ok(90..) => facts.multiprocessors as usize,
         _ => usize::from(facts.arch == "host"),
     }
 }

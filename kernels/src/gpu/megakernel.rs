@@ -18,16 +18,18 @@ use crate::gpu::delta_net;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
 use crate::gpu::linear::dtypes;
-use crate::gpu::matrix::tile_bytes;
 pub(super) use crate::gpu::megakernel::choice::{Choice, Way};
 use crate::gpu::megakernel::phases::{PackedPhase, Share, StepArgs};
+use crate::gpu::megakernel::pieces::{Piece, piece_bytes};
 pub(super) use crate::gpu::megakernel::recorder::Recorder;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::rows::Embedding;
 use crate::gpu::tables::TablePtrs;
 
-/// Tiles of a warp's ring, at least and at most.
-const STAGES: std::ops::RangeInclusive<usize> = 2..=12;
+/// Pieces of the ring at most.
+const MOST_STAGES: usize = 64;
+/// Bytes of the ring for a piece beside its own: what it is, and its barriers.
+const STAGE_EXTRA: usize = 16 + 16;
 /// Shared memory of the kernel beside what launches ask for, and what the runtime takes.
 const STATIC_BYTES: usize = 1536;
 /// What the kernel keeps of a step in shared memory.
@@ -114,18 +116,11 @@ impl Program {
         let (recorder, phases, between) = recorder.finish()?;
         let driver = &device.driver;
         let packed: Vec<PackedPhase> = (1..).zip(&phases).map(|(n, p)| p.pack(n)).collect();
-        let (pieces, first_piece) = recorder.plan.lists();
         let upload = |bytes: &[u8]| -> Result<_, DeviceError> {
             let memory = DeviceMemory::new(driver, bytes.len())?;
             memory.write(0, bytes);
             Ok(memory)
         };
-        let lists = [
-            upload(bytemuck::cast_slice(&packed))?,
-            upload(bytemuck::cast_slice(&recorder.plan.shares()))?,
-            upload(bytemuck::cast_slice(&pieces))?,
-            upload(bytemuck::cast_slice(&first_piece))?,
-        ];
         let warps = recorder.plan.warps();
         let delta = recorder.delta.as_ref();
         let heads = recorder.splits.as_ref().map(|splits| &splits.shape);
@@ -142,15 +137,25 @@ impl Program {
         let lists_bytes = size_of_val(&packed[..]) + packed.len() * size_of::<Share>();
         let fixed_bytes = lists_bytes.next_multiple_of(16) + CONTEXT_BYTES;
         let fixed = fixed_bytes + work_bytes + slot_bytes;
-        let stage = dtypes(recorder.types).map(tile_bytes).max().unwrap_or(1);
+        let stage = dtypes(recorder.types).map(piece_bytes).max().unwrap_or(1);
         let room = device.facts().shared_bytes_per_block as usize;
-        let stages = room.saturating_sub(STATIC_BYTES + fixed) / (warps * stage);
-        if stages < *STAGES.start() {
+        let stages = room.saturating_sub(STATIC_BYTES + fixed) / (stage + STAGE_EXTRA);
+        if stages < warps {
             return Err(DeviceError::Driver {
-                what: format!("the megakernel's {fixed} bytes of shared memory leave no room"),
+                what: format!(
+                    "the megakernel's {fixed} bytes of shared memory leave room for {stages} \
+                     pieces of weights, {warps} are needed"
+                ),
             });
         }
-        let stages = stages.min(*STAGES.end());
+        let stages = stages.min(MOST_STAGES);
+        let (pieces, first_piece) = recorder.plan.lists(stages);
+        let lists = [
+            upload(bytemuck::cast_slice(&packed))?,
+            upload(bytemuck::cast_slice(&recorder.plan.shares()))?,
+            upload(bytemuck::cast_slice(&pieces))?,
+            upload(bytemuck::cast_slice(&first_piece))?,
+        ];
         let mut defines = vec![
             ("TYPES", recorder.types.to_string()),
             ("BLOCK_WARPS", warps.to_string()),
@@ -169,7 +174,7 @@ impl Program {
             launch: Launch {
                 grid: [recorder.plan.blocks() as u32, 1, 1],
                 threads: (warps * 32) as u32,
-                shared_bytes: (fixed + warps * stages * stage) as u32,
+                shared_bytes: (fixed + stages * (stage + size_of::<Piece>())) as u32,
             },
             embedding: recorder.embedding,
             tables,

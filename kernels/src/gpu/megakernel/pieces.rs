@@ -8,10 +8,11 @@ use crate::gpu::linear::SLICES;
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 use crate::gpu::megakernel::phases::Share;
 
-/// Pieces of a warp whose sums wait for each other at a time.
+/// Slices of a warp whose sums wait for each other at a time.
 const SLOTS: usize = 16;
-/// Entries that are read ahead of a list's end.
-const READ_AHEAD: usize = 32;
+/// Inputs and bytes of a piece at most.
+const PIECE_COLS: usize = 256;
+const PIECE_BYTES: usize = 8192;
 
 /// A matrix, or one of a gate and up pair, of a product.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ pub(super) struct Job {
     pub first_sixteen: usize,
 }
 
-/// See `Pieces` of gpu/megakernel.cu.
+/// 16 rows of a matrix by some inputs; see gpu/megakernel.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Piece {
@@ -47,21 +48,23 @@ impl Piece {
         tiles: 0,
         place: u32::MAX,
     };
-    /// A warp's, that has nothing to do in a round.
+    /// A warp's that has nothing to do.
     const NOTHING: Self = Self {
         address: 0,
         tiles: 0,
         place: 0,
     };
-    const LAST: u32 = 1 << 31;
+    const BEGINS_SLICE: u32 = 1 << 28;
+    const ENDS_SLICE: u32 = 1 << 29;
+    const ENDS_ROUND: u32 = 1 << 31;
 }
 
-/// Lists of all warps, and the shares of all blocks.
+/// Lists and shares of all blocks.
 #[derive(Debug)]
 pub(super) struct Plan {
     blocks: usize,
     warps: usize,
-    /// By block and warp.
+    /// By block; of as many entries as there are warps each has one.
     lists: Vec<Vec<Piece>>,
     /// By phase: of each block.
     shares: Vec<Vec<Share>>,
@@ -77,12 +80,22 @@ fn slice_start(slice: usize, weights: &Weights) -> usize {
     tiles.min(slice * weights.cols.div_ceil(256) / SLICES * (256 / form))
 }
 
+/// Tiles of a piece at most.
+fn piece_tiles(dtype: DType) -> usize {
+    (PIECE_COLS / Form::of(dtype).cols()).min(PIECE_BYTES / tile_bytes(dtype))
+}
+
+/// Bytes of a stage for pieces of such weights.
+pub(super) fn piece_bytes(dtype: DType) -> usize {
+    (piece_tiles(dtype) * tile_bytes(dtype)).next_multiple_of(128)
+}
+
 impl Plan {
     pub fn new(blocks: usize, warps: usize) -> Self {
         Self {
             blocks,
             warps,
-            lists: vec![Vec::new(); blocks * warps],
+            lists: vec![Vec::new(); blocks],
             shares: Vec::new(),
             next_block: 0,
             next_warp: vec![0; blocks],
@@ -153,39 +166,51 @@ impl Plan {
                 let tiles = weights.cols.div_ceil(Form::of(weights.dtype).cols());
                 for slice in 0..SLICES {
                     let (from, to) = (slice_start(slice, weights), slice_start(slice + 1, weights));
-                    if from == to {
-                        continue;
-                    }
-                    let tile = (sixteen - job.first_sixteen) * tiles + from;
                     let slot = ((sixteen - begin) * job.matrices.len() + m) * SLICES + slice;
-                    of_warps[warp % self.warps].push(Piece {
-                        address: weights.at.add(tile * bytes).0 | (bytes as u64 / 16) << 48,
-                        tiles: (to - from) as u32 | (from as u32) << 16,
-                        place: slot as u32 | weights.dtype.ggml_id() << 16,
-                    });
-                    warp += 1;
+                    for first in (from..to).step_by(piece_tiles(weights.dtype)) {
+                        let end = to.min(first + piece_tiles(weights.dtype));
+                        let tile = (sixteen - job.first_sixteen) * tiles + first;
+                        let sixteenths = ((end - first) * bytes / 16) as u64;
+                        let mut place = slot as u32 | weights.dtype.ggml_id() << 16;
+                        if first == from {
+                            place |= Piece::BEGINS_SLICE;
+                        }
+                        if end == to {
+                            place |= Piece::ENDS_SLICE;
+                        }
+                        of_warps[warp % self.warps].push(Piece {
+                            address: weights.at.add(tile * bytes).0 | sixteenths << 48,
+                            tiles: (end - first) as u32 | (first as u32) << 16,
+                            place,
+                        });
+                    }
+                    if from < to {
+                        warp += 1;
+                    }
                 }
             }
         }
         self.next_warp[block] = warp % self.warps;
-        for (warp, mut pieces) in of_warps.into_iter().enumerate() {
-            if pieces.is_empty() {
-                pieces.push(Piece::NOTHING);
+        let rows = of_warps.iter().map(Vec::len).max().unwrap_or(0);
+        for row in 0..rows {
+            for pieces in &of_warps {
+                let mut piece = pieces.get(row).copied().unwrap_or(Piece::NOTHING);
+                if row + 1 == rows {
+                    piece.place |= Piece::ENDS_ROUND;
+                }
+                self.lists[block].push(piece);
             }
-            if let Some(last) = pieces.last_mut() {
-                last.place |= Piece::LAST;
-            }
-            self.lists[block * self.warps + warp].extend(pieces);
         }
     }
 
-    /// All lists one after another, and where each begins.
-    pub fn lists(&self) -> (Vec<Piece>, Vec<u32>) {
+    /// All lists one after another, with room behind each to read as far ahead as a ring of so many stages does, and where each
+    /// begins.
+    pub fn lists(&self, stages: usize) -> (Vec<Piece>, Vec<u32>) {
         let (mut all, mut first) = (Vec::new(), Vec::new());
         for list in &self.lists {
             first.push(all.len() as u32);
             all.extend_from_slice(list);
-            all.extend([Piece::END; READ_AHEAD]);
+            all.extend(std::iter::repeat_n(Piece::END, stages + self.warps));
         }
         (all, first)
     }
@@ -216,9 +241,9 @@ mod tests {
         }
     }
 
-    /// Each tile of each matrix, once, in a slot of its round that no other piece has.
+    /// Each tile of each matrix, once; slices whole, in order, by one warp, in a slot of the round that no other has.
     #[test]
-    fn every_tile_is_one_warps_and_every_slot_one_pieces() {
+    fn every_tile_is_one_warps_and_every_slot_one_slices() {
         for (blocks, warps) in [(1, 8), (3, 16), (132, 16)] {
             let mut plan = Plan::new(blocks, warps);
             let products = [
@@ -234,34 +259,46 @@ mod tests {
             let shares = plan.shares();
             let mut tiles = HashSet::new();
             for block in 0..blocks {
-                let mut lists: Vec<_> = (0..warps)
-                    .map(|warp| plan.lists[block * warps + warp].iter())
-                    .collect();
+                let mut rows = plan.lists[block].chunks_exact(warps);
                 for (product, round) in rounds.iter().enumerate() {
                     let share = shares[block * products.len() + product];
                     for _ in 0..(share.count as usize).div_ceil(*round) {
                         let mut slots = HashSet::new();
-                        for list in &mut lists {
-                            loop {
-                                let piece = list.next().expect("a piece that ends the round");
-                                let (count, bytes) = (piece.tiles & 0xffff, piece.address >> 48);
-                                for tile in 0..u64::from(count) {
-                                    let at = piece.address & 0xffff_ffff_ffff;
-                                    assert!(tiles.insert(at + tile * bytes * 16), "a tile twice");
+                        // What each warp's slice has come to.
+                        let mut ends = vec![None; warps];
+                        loop {
+                            let row = rows.next().expect("a row that ends the round");
+                            for (piece, end) in row.iter().zip(&mut ends) {
+                                let at = piece.address & 0xffff_ffff_ffff;
+                                let count = u64::from(piece.tiles & 0xffff);
+                                if count == 0 {
+                                    continue;
                                 }
-                                if count > 0 {
-                                    let slot = piece.place & 0xffff;
-                                    assert!((slot as usize) < SLOTS * warps, "slot {slot}");
+                                let bytes = (piece.address >> 48) * 16;
+                                for tile in 0..count {
+                                    assert!(
+                                        tiles.insert(at + tile * bytes / count),
+                                        "a tile twice"
+                                    );
+                                }
+                                let slot = piece.place & 0xffff;
+                                assert!((slot as usize) < SLOTS * warps, "slot {slot}");
+                                if piece.place & Piece::BEGINS_SLICE != 0 {
                                     assert!(slots.insert(slot), "a slot twice");
+                                } else {
+                                    assert_eq!(*end, Some((slot, at)), "a slice goes on");
                                 }
-                                if piece.place & Piece::LAST != 0 {
-                                    break;
-                                }
+                                let goes_on = piece.place & Piece::ENDS_SLICE == 0;
+                                *end = goes_on.then_some((slot, at + bytes));
+                            }
+                            if row[0].place & Piece::ENDS_ROUND != 0 {
+                                break;
                             }
                         }
+                        assert!(ends.iter().all(Option::is_none), "a slice without an end");
                     }
                 }
-                assert!(lists.iter_mut().all(|list| list.next().is_none()));
+                assert!(rows.next().is_none() && rows.remainder().is_empty());
             }
             let of_jobs = products.iter().flatten().flat_map(|job| &job.matrices);
             let all = of_jobs

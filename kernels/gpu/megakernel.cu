@@ -156,20 +156,28 @@ constexpr u32 STAGE_BYTES = (largest_piece<0>() + 127) / 128 * 128;
 typedef Ring<STAGES> PieceRing;
 static_assert(STAGES >= BLOCK_WARPS, "each warp has a piece");
 
-// The ring: what lies in it, and what that is.
+// The ring: what lies in it, and what that is; in place of an address, which of the list it is, counted from 1.
 struct Stages {
     u8* bytes;
     Vec4u* pieces;
 };
 
 // Begins to bring a piece to the ring's present stage, whose last one all lanes have read; a warp's work.
-DEVICE void bring(const Vec4u& piece, PieceRing& ring, const Stages& stages) {
+DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
     if (piece.w == NO_PIECE || lane_index() != 0) return;
     u32 bytes = piece.y >> 16 << 4;
-    stages.pieces[ring.slot] = piece;
+    stages.pieces[ring.slot] = {which, 0, piece.z, piece.w};
     ring.expect(ring.slot, bytes);
     const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
     if (bytes > 0) ring.copy(ring.slot, stages.bytes + ring.slot * STAGE_BYTES, weights, bytes);
+}
+// Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
+// only the parity of what has come.
+DEVICE Vec4u wait_for(u32 which, PieceRing& ring, const Stages& stages) {
+    const volatile u32* there = &stages.pieces[ring.slot].x;
+    while (*there != which) let_others_run();
+    ring.wait_until_full();
+    return stages.pieces[ring.slot];
 }
 
 struct MultiplyPiece {
@@ -314,7 +322,7 @@ DEVICE float output_of(const float* slots, const Product& product, u32 place, u3
     return silu(sum_of(slots + 2 * place * OF_MATRIX, product.cols, r)) * sum_of(slots + (2 * place + 1) * OF_MATRIX, product.cols, r);
 }
 
-DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, const Vec4u*& list, float* squares) {
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, const Vec4u* list, u32& which, float* squares) {
     if (share.count == 0) return;
     Activations x = put_row(step, product, squares);
 #pragma unroll 1
@@ -337,10 +345,8 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         Sums sums;
         for (bool is_last = false; !is_last;) {
             // What the stage is for next.
-            Vec4u next = *list;
-            list += BLOCK_WARPS;
-            ring.wait_until_full();
-            Vec4u piece = stages.pieces[ring.slot];
+            Vec4u next = list[which - 1 + STAGES];
+            Vec4u piece = wait_for(which, ring, stages);
             is_last = (piece.w & ENDS_ROUND) != 0;
             if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
             const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
@@ -351,8 +357,9 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
                 slot[8] = sums[0][2];
             }
             ring.has_read();
-            bring(next, ring, stages);
+            bring(next, which + STAGES, ring, stages);
             ring.skip(BLOCK_WARPS);
+            which += BLOCK_WARPS;
         }
         sync_threads();
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
@@ -599,12 +606,15 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     PieceRing ring(reinterpret_cast<u8*>(barriers), BLOCK_WARPS);
     // Weights are nobody's result. A stage is filled anew by the warp that has read it.
     const Vec4u* list = args.pieces + args.first_piece[block_x()];
+    for (u32 i = thread_index(); i < STAGES; i += BLOCK_THREADS) stages.pieces[i].x = 0;
+    sync_threads();
     for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {
         PieceRing first = ring;
         first.skip(stage);
-        bring(list[stage], first, stages);
+        bring(list[stage], 1 + stage, first, stages);
     }
-    list += STAGES + warp_index();
+    // This warp's next one.
+    u32 which = 1 + warp_index();
     ring.skip(warp_index());
     for (u32 i = thread_index(); i < args.num_phases * (PHASE_BYTES / 16); i += BLOCK_THREADS)
         reinterpret_cast<Vec4u*>(phases)[i] = reinterpret_cast<const Vec4u*>(args.phases)[i];
@@ -618,7 +628,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
 #pragma unroll 1
     for (u32 p = 0; p < args.num_phases; p++) {
         const Phase& phase = phases[p];
-        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, list, squares);
+        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, list, which, squares);
 #if HAS_DELTA
         else if (phase.kind == DELTA) {
             sync_threads();

@@ -156,20 +156,25 @@ constexpr u32 STAGE_BYTES = (largest_piece<0>() + 127) / 128 * 128;
 typedef Ring<STAGES> PieceRing;
 static_assert(STAGES >= BLOCK_WARPS, "each warp has a piece");
 
-// The ring: what lies in it, and what that is; in place of an address, which of the list it is, counted from 1.
+// The ring: what lies in it, what that is (in place of an address, which of the list it is, counted from 1), and what the list has for
+// the stage next, which comes along: nobody waits for a list.
 struct Stages {
     u8* bytes;
     Vec4u* pieces;
+    Vec4u* next;
+    const Vec4u* list;
 };
 
 // Begins to bring a piece to the ring's present stage, whose last one all lanes have read; a warp's work.
 DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
     if (piece.w == NO_PIECE || lane_index() != 0) return;
-    u32 bytes = piece.y >> 16 << 4;
-    stages.pieces[ring.slot] = {which, 0, piece.z, piece.w};
-    ring.expect(ring.slot, bytes);
+    u32 bytes = piece.y >> 16 << 4, slot = ring.slot;
+    stages.pieces[slot] = {which, 0, piece.z, piece.w};
+    ring.expect(slot, bytes + sizeof(Vec4u));
     const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
-    if (bytes > 0) ring.copy(ring.slot, stages.bytes + ring.slot * STAGE_BYTES, weights, bytes);
+    if (bytes > 0) ring.copy(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
+    const Vec4u* next = stages.list + which - 1 + STAGES;
+    ring.copy(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
 }
 // Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
 // only the parity of what has come.
@@ -322,7 +327,7 @@ DEVICE float output_of(const float* slots, const Product& product, u32 place, u3
     return silu(sum_of(slots + 2 * place * OF_MATRIX, product.cols, r)) * sum_of(slots + (2 * place + 1) * OF_MATRIX, product.cols, r);
 }
 
-DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, const Vec4u* list, u32& which, float* squares) {
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, float* squares) {
     if (share.count == 0) return;
     Activations x = put_row(step, product, squares);
 #pragma unroll 1
@@ -330,7 +335,7 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         u32 count = smaller(product.round, share.count - first);
         // Those that write, the last ones, have nothing else to wait for: what they add to came long before.
         u32 mine = BLOCK_THREADS - 1 - thread_index();
-        float before = 0.0f;
+        u64 before = 0;
         auto place_of = [&](u32 at, u32& output) {
             u32 sixteen = share.first + first + at / TILE_ROWS;
             output = 0;
@@ -338,14 +343,13 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
         };
         bool adds = product.add.at != nullptr;
-        if (adds && mine < count * TILE_ROWS) {
+        if (adds && product.add.number != 0 && mine < count * TILE_ROWS) {
             u32 output, row = place_of(mine, output);
-            if (row < product.outputs[output].rows) before = take_one(step.waiting, product.add, row);
+            // Looked at later.
+            if (row < product.outputs[output].rows) before = load_word(static_cast<const u64*>(product.add.at) + row);
         }
         Sums sums;
         for (bool is_last = false; !is_last;) {
-            // What the stage is for next.
-            Vec4u next = list[which - 1 + STAGES];
             Vec4u piece = wait_for(which, ring, stages);
             is_last = (piece.w & ENDS_ROUND) != 0;
             if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
@@ -356,6 +360,7 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
                 slot[0] = sums[0][0];
                 slot[8] = sums[0][2];
             }
+            Vec4u next = stages.next[ring.slot];
             ring.has_read();
             bring(next, which + STAGES, ring, stages);
             ring.skip(BLOCK_WARPS);
@@ -366,7 +371,10 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             u32 output, row = place_of(at, output);
             if (row >= product.outputs[output].rows) continue;
             float value = output_of(step.slots, product, at / TILE_ROWS, at % TILE_ROWS);
-            if (adds) value = (at == mine ? before : take_one(step.waiting, product.add, row)) + value;
+            if (adds) {
+                bool has_come = at == mine && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
+                value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, row)) + value;
+            }
             put(product.outputs[output].to, row, value, step.waiting.epoch + number);
         }
         // The next sums take their place.
@@ -602,16 +610,16 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     Context& step = *reinterpret_cast<Context*>(shared + args.fixed_bytes - CONTEXT_BYTES);
     u8* work = shared + args.fixed_bytes;
     u8* rings = work + args.work_bytes + args.slot_bytes;
-    Stages stages = {rings, reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES)};
+    Vec4u* of_stages = reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES);
+    Stages stages = {rings, of_stages, of_stages + STAGES, args.pieces + args.first_piece[block_x()]};
     PieceRing ring(reinterpret_cast<u8*>(barriers), BLOCK_WARPS);
     // Weights are nobody's result. A stage is filled anew by the warp that has read it.
-    const Vec4u* list = args.pieces + args.first_piece[block_x()];
     for (u32 i = thread_index(); i < STAGES; i += BLOCK_THREADS) stages.pieces[i].x = 0;
     sync_threads();
     for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {
         PieceRing first = ring;
         first.skip(stage);
-        bring(list[stage], 1 + stage, first, stages);
+        bring(stages.list[stage], 1 + stage, first, stages);
     }
     // This warp's next one.
     u32 which = 1 + warp_index();
@@ -628,7 +636,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
 #pragma unroll 1
     for (u32 p = 0; p < args.num_phases; p++) {
         const Phase& phase = phases[p];
-        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, list, which, squares);
+        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, squares);
 #if HAS_DELTA
         else if (phase.kind == DELTA) {
             sync_threads();

@@ -28,8 +28,9 @@ use crate::gpu::tables::TablePtrs;
 
 /// Pieces of the ring at most.
 const MOST_STAGES: usize = 64;
-/// Bytes of the ring for a piece beside its own: what it is, and its barriers.
-const STAGE_EXTRA: usize = 16 + 16;
+/// Bytes of the ring for a piece beside its own: what it is and what comes next; and its barriers.
+const STAGE_LISTS: usize = 2 * size_of::<Piece>();
+const STAGE_BARRIERS: usize = 16;
 /// Shared memory of the kernel beside what launches ask for, and what the runtime takes.
 const STATIC_BYTES: usize = 1536;
 /// What the kernel keeps of a step in shared memory.
@@ -139,7 +140,8 @@ impl Program {
         let fixed = fixed_bytes + work_bytes + slot_bytes;
         let stage = dtypes(recorder.types).map(piece_bytes).max().unwrap_or(1);
         let room = device.facts().shared_bytes_per_block as usize;
-        let stages = room.saturating_sub(STATIC_BYTES + fixed) / (stage + STAGE_EXTRA);
+        let stages =
+            room.saturating_sub(STATIC_BYTES + fixed) / (stage + STAGE_LISTS + STAGE_BARRIERS);
         if stages < warps {
             return Err(DeviceError::Driver {
                 what: format!(
@@ -174,7 +176,7 @@ impl Program {
             launch: Launch {
                 grid: [recorder.plan.blocks() as u32, 1, 1],
                 threads: (warps * 32) as u32,
-                shared_bytes: (fixed + stages * (stage + size_of::<Piece>())) as u32,
+                shared_bytes: (fixed + stages * (stage + STAGE_LISTS)) as u32,
             },
             embedding: recorder.embedding,
             tables,

@@ -190,12 +190,8 @@ struct MultiplyPiece {
         Columns columns = {form_of<T>(x) + (piece.z >> 16) * form_bytes(T), 0, 1};
         u32 count = tiles_of(piece);
         if constexpr (T == BF16) {
-            if (count == 4) {
-                multiply_floats<T, 2>({tiles, tiles + tile_bytes(T)}, columns, sums);
-                columns.at += 2 * form_bytes(T);
-                multiply_floats<T, 2>({tiles + 2 * tile_bytes(T), tiles + 3 * tile_bytes(T)}, columns, sums);
-                return;
-            }
+            constexpr u32 BYTES = tile_bytes(T);
+            if (count == 4) return multiply_floats<T, 4>({tiles, tiles + BYTES, tiles + 2 * BYTES, tiles + 3 * BYTES}, columns, sums);
         }
         if constexpr (is_by256(T)) {
             multiply_tile<T>(tiles, columns, sums);
@@ -525,7 +521,10 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     args.q_stride = HEAD_DIM;
     args.k = layer.cache_k;
     args.v = layer.cache_v;
+    // The row and its segment are at hand.
     args.tables = step.tables;
+    args.tables.rows = &step.row;
+    args.tables.segments = &step.segment - step.row.segment;
     args.partials = layer.partials;
     args.sums = layer.sums;
     args.num_heads = layer.num_heads;

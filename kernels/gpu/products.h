@@ -275,13 +275,12 @@ DEVICE u32 take_term(float& low, float& high) {
     return a >> 16 | b;
 }
 
-// Weights as one, two or three bf16 terms, exactly, times the three of the activations. Products of terms that lie below an
-// f32's last bit together are left out. A unit is added up by itself, the smallest products first, and then to `acc`: the
-// matrix unit truncates, and this way it does so at sums of 64. Of COUNT tiles of neighbouring inputs, whose products go by turns:
-// each of a unit's waits for the one before.
+// Weights as one, two or three bf16 terms, exactly, times the three of the activations. In a unit each term of the activations has
+// sums of its own, the smallest terms of the weights first; the three add up, the smallest first, and then to `acc`: the matrix unit
+// truncates, and this way it does so at sums of 64. One row alone has its terms in columns side by side. Of COUNT tiles of
+// neighbouring inputs, whose products go by turns: each of a unit's waits for the one before.
 template <u32 T, u32 COUNT> DEVICE void multiply_floats(const u8* const (&tiles)[COUNT], const Columns& x, Sums& acc) {
     constexpr u32 TERMS = T == BF16 ? 1 : T == F16 ? 2 : 3;
-    float sums[COUNT][COLUMN_TILES][4] = {};
     u32 a[COUNT][4][TERMS][4];
 #pragma unroll
     for (u32 n = 0; n < COUNT; n++) {
@@ -308,31 +307,52 @@ template <u32 T, u32 COUNT> DEVICE void multiply_floats(const u8* const (&tiles)
                 }
             }
     }
+    if constexpr (KEPT == 1) {
+        u32 lane = lane_index();
+        const u8* at = x.at + TERM_BYTES * smaller(lane / 4, FLOAT_TERMS - 1) + 16 * (lane % 4);
+        float sums[COUNT][4] = {};
 #pragma unroll
-    for (u32 order = FLOAT_TERMS; order-- > 0;)
+        for (u32 term = TERMS; term-- > 0;)
 #pragma unroll
-        for (u32 term = 0; term < TERMS; term++) {
-            if (term > order) continue;
+            for (u32 two = 0; two < 2; two++) {
+                Vec4u b[COUNT];
 #pragma unroll
-            for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+                for (u32 n = 0; n < COUNT; n++) b[n] = *reinterpret_cast<const Vec4u*>(at + n * BYTES_FLOAT + UNIT_BYTES * two);
 #pragma unroll
-                for (u32 two = 0; two < 2; two++) {
-                    Vec4u b[COUNT];
+                for (u32 n = 0; n < COUNT; n++) mma_bf16(sums[n], a[n][2 * two][term], b[n].x, b[n].y);
 #pragma unroll
-                    for (u32 n = 0; n < COUNT; n++) b[n] = x.unit(ct, n * BYTES_FLOAT + TERM_BYTES * (order - term) + UNIT_BYTES * two);
+                for (u32 n = 0; n < COUNT; n++) mma_bf16(sums[n], a[n][2 * two + 1][term], b[n].z, b[n].w);
+            }
 #pragma unroll
-                    for (u32 n = 0; n < COUNT; n++) mma_bf16(sums[n][ct], a[n][2 * two][term], b[n].x, b[n].y);
+        for (u32 n = 0; n < COUNT; n++)
 #pragma unroll
-                    for (u32 n = 0; n < COUNT; n++) mma_bf16(sums[n][ct], a[n][2 * two + 1][term], b[n].z, b[n].w);
-                }
-        }
+            for (u32 i = 0; i < 4; i += 2) {
+                // The third column is the next lane's first.
+                float third = shuffle(sums[n][i], (lane + 1) % LANES);
+                acc[0][i] += third + sums[n][i + 1] + sums[n][i];
+            }
+    } else {
 #pragma unroll
-    for (u32 n = 0; n < COUNT; n++)
+        for (u32 n = 0; n < COUNT; n++)
 #pragma unroll
-        for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+            for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+                float sums[FLOAT_TERMS][4] = {};
 #pragma unroll
-            for (u32 i = 0; i < 4; i += NEXT_SUM) acc[ct][i] += sums[n][ct][i];
+                for (u32 term = TERMS; term-- > 0;)
+#pragma unroll
+                    for (u32 two = 0; two < 2; two++)
+#pragma unroll
+                        for (u32 of_x = 0; of_x < FLOAT_TERMS; of_x++) {
+                            Vec4u b = x.unit(ct, n * BYTES_FLOAT + TERM_BYTES * of_x + UNIT_BYTES * two);
+                            mma_bf16(sums[of_x], a[n][2 * two][term], b.x, b.y);
+                            mma_bf16(sums[of_x], a[n][2 * two + 1][term], b.z, b.w);
+                        }
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) acc[ct][i] += sums[2][i] + sums[1][i] + sums[0][i];
+            }
+    }
 }
+static_assert(FLOAT_TERMS == 3, "terms of activations");
 
 // The first tile of a slice, of tiles of which 256 inputs have one or four.
 DEVICE u32 slice_start(u32 slice, u32 cols, u32 tiles_of_256, u32 tiles) {

@@ -22,6 +22,7 @@ use crate::gpu::hip::HipDriver;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
+use crate::gpu::scratch::{Scratch, ScratchMemory};
 use crate::gpu::steps::{Next, Recorded, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 use crate::kv::KvType;
@@ -41,8 +42,7 @@ pub struct GpuDevice {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) modules: Modules,
     tables: Mutex<DeviceTables>,
-    /// Memory that operations use between their kernels; grows to what the largest one needed.
-    scratch: Mutex<Vec<DeviceMemory>>,
+    scratch: Mutex<ScratchMemory>,
     /// Counts the times that scratch memory or tables moved.
     moves: AtomicU64,
     steps: Mutex<Steps>,
@@ -53,26 +53,6 @@ pub struct GpuDevice {
     /// The first thing that went wrong in an operation, which has no way to say so.
     fault: Mutex<Option<DeviceError>>,
 }
-
-/// Which piece of scratch memory; an operation may hold several.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Scratch {
-    /// Quantised activations.
-    Activations,
-    /// Partial results of attention.
-    Partials,
-    /// Prepared rows of a recurrence.
-    Recurrence,
-    /// Counters that are zero, and that kernels leave so.
-    Tickets,
-    /// Lists of ids or rows.
-    Lists,
-    /// Results on their way to the host.
-    Results,
-}
-const NUM_SCRATCH: usize = 6;
-/// Bytes of a piece.
-const LEAST_SCRATCH: usize = 4096;
 
 impl GpuDevice {
     /// The emulation of a GPU on the host: slow, for tests of the kernels where there is no GPU.
@@ -100,11 +80,10 @@ impl GpuDevice {
     }
 
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {
-        let scratch = (0..NUM_SCRATCH).map(|_| DeviceMemory::new(&driver, 0));
         Ok(Self {
             modules: Modules::new(Arc::clone(&driver)),
             tables: Mutex::new(DeviceTables::new(&driver)?),
-            scratch: Mutex::new(scratch.collect::<Result<_, _>>()?),
+            scratch: Mutex::new(ScratchMemory::new(&driver)?),
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
             ids: Mutex::new(DeviceIds {
@@ -234,27 +213,16 @@ impl GpuDevice {
 
     /// At least `bytes` of scratch memory, with unknown contents unless they are tickets.
     pub(super) fn scratch(&self, which: Scratch, bytes: usize) -> Result<DevicePtr, DeviceError> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = &mut scratch[which as usize];
-        if memory.bytes() < bytes {
-            // What moves later is recorded anew, so that it grows in few steps; by a quarter at most, for large pieces.
-            let step = (bytes.next_power_of_two() / 4).max(LEAST_SCRATCH);
-            let bytes = bytes.next_multiple_of(step);
-            tracing::debug!(
-                ?which,
-                bytes,
-                before = memory.bytes(),
-                "scratch memory grows"
-            );
-            // Room that there is for the old piece or the new one is enough.
-            *memory = DeviceMemory::new(&self.driver, 0)?;
+        let mut scratch = self.scratch_memory();
+        if scratch.bytes(which) < bytes {
             self.moves.fetch_add(1, Ordering::Relaxed);
-            *memory = match which {
-                Scratch::Tickets => DeviceMemory::zeros(&self.driver, bytes)?,
-                _ => DeviceMemory::new(&self.driver, bytes)?,
-            };
+            scratch.grow(which, bytes)?;
         }
-        Ok(memory.ptr())
+        Ok(scratch.ptr(which))
+    }
+
+    fn scratch_memory(&self) -> MutexGuard<'_, ScratchMemory> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the first error of an operation for [`Device::finish`].
@@ -389,6 +357,17 @@ impl Device for GpuDevice {
                 what: lasting.to_string(),
             }),
         }
+    }
+
+    fn release_working_memory(&self) {
+        // What was recorded points to it.
+        self.steps().clear();
+        let released = self.scratch_memory().release();
+        self.note(released);
+    }
+
+    fn restore_working_memory(&self) -> Result<(), DeviceError> {
+        self.scratch_memory().restore()
     }
 
     fn step(&self, step: &Step<'_>, work: &mut dyn FnMut()) {

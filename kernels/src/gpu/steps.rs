@@ -125,6 +125,13 @@ impl Steps {
         }
     }
 
+    /// Forgets all recordings.
+    pub(super) fn clear(&mut self) {
+        for (_, recording) in std::mem::take(&mut self.recordings) {
+            self.forget(Some(recording));
+        }
+    }
+
     fn forget(&self, recording: Option<Recording>) {
         if let Some(Recorded::Graph(graph)) = recording.map(|known| known.recorded) {
             self.driver.drop_graph(graph);
@@ -134,8 +141,6 @@ impl Steps {
 
 impl Drop for Steps {
     fn drop(&mut self) {
-        for (_, recording) in std::mem::take(&mut self.recordings) {
-            self.forget(Some(recording));
-        }
+        self.clear();
     }
 }

@@ -106,6 +106,14 @@ impl Device for GatedDevice {
         self.inner.embed(table, ids, out);
     }
 
+    fn release_working_memory(&self) {
+        self.inner.release_working_memory();
+    }
+
+    fn restore_working_memory(&self) -> Result<(), DeviceError> {
+        self.inner.restore_working_memory()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

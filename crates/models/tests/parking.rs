@@ -138,7 +138,10 @@ fn all_but_the_sequences_leaves_the_device_and_comes_back_whole_or_not_at_all() 
         limit(plenty);
         let mut model = open(Arc::clone(&device), name);
         let a = model.create_sequence().unwrap();
-        let prompt = batch(vec![tree(a, &tokens(6, 1), &PARENTS)]);
+        let prompt = Batch {
+            segments: vec![tree(a, &tokens(6, 1), &PARENTS)],
+            capture_layers: vec![0, 2],
+        };
         let want = model.forward(&prompt).unwrap().logits;
         let resident = plenty - free();
 

@@ -91,6 +91,7 @@ pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
     end_with(args.common.supervisor_pid)?;
     let settings: router::Settings = config::load(args.common.config.as_deref(), "router", args)?;
     let gives_way = args.router.lazy_draft || settings.draft_gives_way()?;
+    let residency = settings.target_residency()?;
     let file = session::open(settings.model.as_deref())?;
     in_runtime(2, async {
         let shutdown = service::cancel_on_signal()?;
@@ -101,6 +102,7 @@ pub(crate) fn router(args: &RouterRoleArgs) -> Result<()> {
         let prefill = settings.prefill.as_ref().map(|endpoint| {
             let drafter = session::open_drafter(settings.prefill_drafter.as_deref())?;
             let prefill = Prefill::new(PrefillClient::new(endpoint)?, &drafter)?;
+            let prefill = prefill.in_turn_with_target(target.clone(), residency);
             anyhow::Ok(match gives_way {
                 Some(draft) => prefill.in_turn_with(draft),
                 None => prefill,

@@ -73,6 +73,7 @@ impl SetConfig {
             "request-scoped".clone_into(&mut router.draft_residency);
         }
         router.draft_gives_way()?;
+        router.target_residency()?;
         stages::complete(&mut target_worker, dir)?;
         let socket = Endpoint::Unix(dir.join("target.sock"));
         target_worker.listen = socket.clone();

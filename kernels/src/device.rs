@@ -560,6 +560,17 @@ pub trait Device: Send + Sync {
     /// what it is asked for, and only says that it has no more.
     fn limit_memory(&self, bytes: u64);
 
+    /// Gives back what operations keep for themselves from call to call, and forgets recorded steps. Buffers and matrices stay.
+    fn release_working_memory(&self) {}
+
+    /// Takes as much again as was released, so that no operation has to ask for it later.
+    ///
+    /// # Errors
+    /// No memory.
+    fn restore_working_memory(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Brings a matrix into the device's layout.
     ///
     /// # Errors

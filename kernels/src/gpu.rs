@@ -27,6 +27,7 @@ mod nvrtc;
 mod places;
 mod rope;
 mod rows;
+mod scratch;
 mod sharing;
 mod sparse;
 mod steps;

@@ -305,10 +305,7 @@ async fn a_prompt_that_does_not_fit_beside_the_weights_is_refused_before_anythin
     // Weights and scratch take 0.0171 GiB.
     let worker = Worker::start(|config| config.device_memory = Some(0.0175)).await;
     let refused = worker.refusal(request(golden().0)).await;
-    assert!(
-        matches!(refused, WorkerError::Unavailable(_)),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, WorkerError::NoRoom(_)), "{refused:?}");
     let words = refused.to_string();
     assert!(words.contains("a prompt of 2048 tokens"), "{words}");
     let stats = worker.stats().await;

@@ -19,7 +19,8 @@ use compression::{Keep, Memory, Part, Rules, complement, inside, intersect, outs
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 use worker_api::{
-    CompressEvent, CompressRequest, PrefillClient, PrefillDescription, PrefillStats, WorkerError,
+    CompressEvent, CompressRequest, Compression, PrefillClient, PrefillDescription, PrefillStats,
+    WorkerError,
 };
 
 use crate::compression::drafter::Drafter;
@@ -28,7 +29,8 @@ pub(crate) use crate::compression::drafter::token_list;
 pub(crate) use crate::compression::job::Job;
 use crate::compression::presence::Presence;
 pub(crate) use crate::compression::skip::Skip;
-use crate::compression::turns::Turns;
+pub use crate::compression::turns::TargetResidency;
+use crate::compression::turns::{Turn, Turns};
 use crate::metrics::Metrics;
 use crate::progress::Progress;
 use crate::state::{Words, offload};
@@ -83,8 +85,8 @@ struct Worker {
     client: PrefillClient,
     drafter: Drafter,
     presence: Presence,
-    /// With the draft, where that makes room.
-    turns: Option<Turns>,
+    /// With target and draft.
+    turns: Turns,
 }
 
 /// A prompt as the target gets it.
@@ -107,9 +109,7 @@ impl Compressor {
             client: prefill.client,
             drafter: prefill.drafter,
             presence: Presence::default(),
-            turns: prefill
-                .gives_way
-                .map(|draft| Turns::new(draft, Arc::clone(&metrics))),
+            turns: Turns::new(prefill.others, config.timeout, Arc::clone(&metrics)),
         });
         Self {
             config,
@@ -182,16 +182,13 @@ impl Compressor {
             return Err(Skip::Absent);
         }
         let ask = async {
-            let _turn = match &worker.turns {
-                Some(turns) => Some(turns.take().await),
-                None => None,
-            };
+            let turn = worker.turns.take().await;
             if job.is_opening() {
                 let parts: Vec<&Part> = unknown.iter().map(|&part| job.part(part)).collect();
                 let cuts = parts.iter().map(|part| part.cut.clone()).collect();
                 let text = Arc::clone(&job.text);
                 let question = self.question(job, text, cuts, request_id);
-                let kept = worker.ask(&self.words, question, progress).await?;
+                let kept = worker.ask(&self.words, question, progress, &turn).await?;
                 for part in unknown {
                     self.learn(job, part, &kept);
                 }
@@ -203,7 +200,7 @@ impl Compressor {
                 let cut = &job.part(part).cut;
                 let cut = cut.start - body.start..cut.end - body.start;
                 let question = self.question(job, text, vec![cut], request_id);
-                let kept = worker.ask(&self.words, question, progress).await?;
+                let kept = worker.ask(&self.words, question, progress, &turn).await?;
                 let kept: Vec<Range<usize>> = kept
                     .iter()
                     .map(|kept| kept.start + body.start..kept.end + body.start)
@@ -266,13 +263,46 @@ struct Question {
 }
 
 impl Worker {
-    /// The bytes of a text that are kept, of those that may go.
+    /// The bytes of a text that are kept, of those that may go. Where there is no room, the target makes some.
     async fn ask(
         &self,
         words: &Arc<Words>,
         question: Question,
         progress: &Progress,
+        turn: &Turn,
     ) -> Result<Vec<Range<usize>>, Skip> {
+        let (request, ends) = self.request(words, &question).await?;
+        let tokens = request.tokens.len();
+        let mut answer = self.answer(request.clone(), progress).await;
+        if let Err(WorkerError::NoRoom(why)) = &answer {
+            match turn.make_room(tokens).await {
+                Ok(true) => {
+                    answer = self.answer(request, progress).await;
+                    if matches!(answer, Err(WorkerError::NoRoom(_))) {
+                        turn.note_in_vain(tokens);
+                    }
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    let words = format!("{why}; the target does not leave its device: {error}");
+                    answer = Err(WorkerError::NoRoom(words));
+                }
+            }
+        }
+        let compression = answer.map_err(|error| self.presence.refused(&error))?;
+        let kept = compression.kept.iter();
+        let kept: Vec<Range<usize>> = kept.map(|span| outside(&ends, span)).collect();
+        let cuts = question.cuts.iter();
+        let pieces = cuts.flat_map(|cut| widen(&question.text, &intersect(&kept, cut), cut));
+        Ok(pieces.collect())
+    }
+
+    /// The question in the tokens of the worker's model, and where each of them ends in the text.
+    async fn request(
+        &self,
+        words: &Arc<Words>,
+        question: &Question,
+    ) -> Result<(CompressRequest, Vec<usize>), Skip> {
         let described = self.client.describe().await;
         let model = described.map_err(|error| self.presence.refused(&error))?;
         let tokenizer = if model.token_list.is_some() && words.token_list == model.token_list {
@@ -295,7 +325,7 @@ impl Worker {
         let loose = question.cuts.iter().map(|cut| inside(&ends, cut));
         let loose: Vec<Range<usize>> = loose.filter(|tokens| !tokens.is_empty()).collect();
         let request = CompressRequest {
-            request_id: question.request_id,
+            request_id: question.request_id.clone(),
             keep_ratio: question.keep.of(tokens.len()),
             protected: complement(&loose, &(0..tokens.len())),
             tokens,
@@ -303,22 +333,21 @@ impl Worker {
             within_budget: true,
             chunk_scores: false,
         };
-        let stream = self.client.compress(request).await;
-        let mut stream = stream.map_err(|error| self.presence.refused(&error))?;
+        Ok((request, ends))
+    }
+
+    async fn answer(
+        &self,
+        request: CompressRequest,
+        progress: &Progress,
+    ) -> Result<Compression, WorkerError> {
+        let mut stream = self.client.compress(request).await?;
         while let Some(event) = stream.next().await {
-            match event.map_err(|error| self.presence.refused(&error))? {
+            match event? {
                 CompressEvent::Progress(so_far) => progress.compressing(so_far),
-                CompressEvent::Finished(compression) => {
-                    let kept = compression.kept.iter();
-                    let kept: Vec<Range<usize>> = kept.map(|span| outside(&ends, span)).collect();
-                    let cuts = question.cuts.iter();
-                    let pieces =
-                        cuts.flat_map(|cut| widen(&question.text, &intersect(&kept, cut), cut));
-                    return Ok(pieces.collect());
-                }
+                CompressEvent::Finished(compression) => return Ok(compression),
             }
         }
-        self.presence.failed("it broke off its answer");
-        Err(Skip::Failed)
+        Err(WorkerError::Internal("it broke off its answer".to_owned()))
     }
 }

@@ -37,7 +37,7 @@ mod target;
 mod thinking;
 mod tiers;
 
-pub use compression::{CompressionConfig, Prefill};
+pub use compression::{CompressionConfig, Prefill, TargetResidency};
 pub use config::{AnswerDefaults, Cors, DefaultThinking, LengthLimits, RouterConfig, TimeLimits};
 pub use drafts::Drafts;
 pub use keys::ApiKeys;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use service::Endpoint;
 
-use crate::compression::CompressionConfig;
+use crate::compression::{CompressionConfig, TargetResidency};
 use crate::config::{
     AnswerDefaults, Cors, DefaultThinking, LengthLimits, RouterConfig, TimeLimits,
 };
@@ -122,6 +122,9 @@ pub struct Settings {
     pub prefill_timeout_seconds: u64,
     /// Where the draft is while a prompt is scored: `auto` and `persistent`: on its device; `request-scoped`: away.
     pub draft_residency: String,
+    /// Where the target is while a prompt is scored: `auto`: away, where the prefill worker finds no room else; `persistent`: on its
+    /// device; `request-scoped`: away.
+    pub target_residency: String,
     /// Seconds of silence in a stream before a sign of life is sent; 0: none is.
     pub keep_alive_seconds: u64,
     /// Whether the line that Claude Code begins its system text with stays there; it differs from run to run, so that nothing
@@ -184,6 +187,7 @@ impl Default for Settings {
             prefill_message_threshold: compression.rules.message_tokens,
             prefill_timeout_seconds: compression.timeout.as_secs(),
             draft_residency: "auto".to_owned(),
+            target_residency: "auto".to_owned(),
             keep_alive_seconds: config.keep_alive.as_secs(),
             keep_attribution: config.keep_attribution,
             cors: config.cors,
@@ -266,6 +270,21 @@ impl Settings {
                 "draft-residency is `{other}`; expected auto, persistent or request-scoped"
             ),
         }
+    }
+
+    /// When the target leaves its device for a prompt that is scored.
+    ///
+    /// # Errors
+    /// A word that nobody knows.
+    pub fn target_residency(&self) -> anyhow::Result<TargetResidency> {
+        Ok(match self.target_residency.as_str() {
+            "auto" => TargetResidency::Auto,
+            "persistent" => TargetResidency::Persistent,
+            "request-scoped" => TargetResidency::RequestScoped,
+            other => anyhow::bail!(
+                "target-residency is `{other}`; expected auto, persistent or request-scoped"
+            ),
+        })
     }
 
     fn lengths(&self) -> anyhow::Result<LengthLimits> {
@@ -436,9 +455,12 @@ mod tests {
         assert!(Settings::default().check().is_ok());
         let settings = Settings {
             draft_residency: "sometimes".to_owned(),
+            target_residency: "never".to_owned(),
             ..Settings::default()
         };
         let words = settings.draft_gives_way().unwrap_err().to_string();
         assert!(words.contains("draft-residency is `sometimes`"), "{words}");
+        let words = settings.target_residency().unwrap_err().to_string();
+        assert!(words.contains("target-residency is `never`"), "{words}");
     }
 }

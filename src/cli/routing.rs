@@ -161,6 +161,11 @@ pub(crate) struct RouterArgs {
     #[arg(long, conflicts_with = "draft_residency")]
     #[serde(skip)]
     pub lazy_draft: bool,
+    /// When the target leaves its device for a prompt that is scored, while all answers pause: auto (when the prefill worker finds no
+    /// room else), persistent (never) or request-scoped (always). One that is split over devices never does [default: auto].
+    #[arg(long, env = "TANDEM_TARGET_RESIDENCY", value_name = "WHEN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_residency: Option<String>,
     /// Seconds of silence in a stream before a sign of life is sent; 0: none is [default: 15].
     #[arg(long, env = "TANDEM_KEEP_ALIVE_SECONDS", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]

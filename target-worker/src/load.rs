@@ -104,12 +104,12 @@ pub(crate) struct Started {
 /// Starts the engine; `stages` are all there are. Blocks for as long as the first step of each kind takes.
 pub(crate) fn start_engine(
     config: &Config,
-    file: &GgufFile,
+    file: GgufFile,
     mut model: Model,
     stages: &[StageDescription],
 ) -> Result<Started> {
-    let context_length = context_length(file, config.ctx_size);
-    let sizes = config.sizes(file)?;
+    let context_length = context_length(&file, config.ctx_size);
+    let sizes = config.sizes(&file)?;
     let slots = sizes.prefix_cache.slots;
     if slots < config.prefix_cache_slots {
         let (asked, mib) = (config.prefix_cache_slots, config.prefix_cache_mib);
@@ -126,7 +126,7 @@ pub(crate) fn start_engine(
     }
     model.warm_up(draft_nodes).context("the first step")?;
     let description = ModelDescription {
-        name: name(file),
+        name: name(&file),
         architecture: model.config().architecture.name().to_owned(),
         context_length: u32::try_from(context_length).context("ctx-size")?,
         vocab_size: u32::try_from(model.config().vocab_size).context("vocabulary")?,
@@ -140,8 +140,10 @@ pub(crate) fn start_engine(
         num_layers: u32::try_from(model.config().num_layers).context("layers")?,
         transports: available(device.channel_device().and_then(ChannelDevice::transport)),
     };
-    let grammars = GrammarReader::new(file, model.config().vocab_size);
-    let disk = disk_cache(config, &sizes, file, &model).context("kv-cache-dir")?;
+    let grammars = GrammarReader::new(&file, model.config().vocab_size);
+    let disk = disk_cache(config, &sizes, &file, &model).context("kv-cache-dir")?;
+    // Its weights may have to leave the device and come back.
+    model.keep_file(file);
     let engine = Engine::start(model, description, sizes, disk).context("starting the engine")?;
     Ok(Started {
         engine,

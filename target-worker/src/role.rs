@@ -155,9 +155,8 @@ async fn load(
         let earlier_stages = earlier.iter().flat_map(|open| &open.session().stages);
         let mut stages: Vec<_> = earlier_stages.cloned().collect();
         stages.push(loaded.description);
-        let starting = tokio::task::spawn_blocking(move || {
-            start_engine(&config, &file, loaded.model, &stages)
-        });
+        let starting =
+            tokio::task::spawn_blocking(move || start_engine(&config, file, loaded.model, &stages));
         let started = starting.await.context("starting the engine")??;
         Ok(Loaded { started, earlier })
     };

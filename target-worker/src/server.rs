@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use engine::{EngineHandle, GenerateStream};
-use generation::{GenerateError, GenerateRequest, MemoryStats, WorkerStats};
+use engine::{EngineHandle, GenerateStream, ParkingLease};
+use generation::{GenerateError, GenerateRequest, MemoryStats, ParkError, WorkerStats};
 use kernels::Device;
 use models::LoadProgress;
 use proto::target::v1 as wire;
@@ -17,13 +18,16 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use worker_api::{
-    SpeculationDescription, description_to_proto, event_to_proto, request_from_proto,
+    SpeculationDescription, description_to_proto, event_to_proto, park_status, request_from_proto,
     session_from_proto, session_status, stats_to_proto, to_status,
 };
 
 use crate::attach::{attach, until_lost};
 use crate::grammars::GrammarReader;
 use crate::watch::{Rounds, rounds};
+
+/// How long the weights may be away for one who wants that: longer than any prompt takes to be scored.
+const MOST_PARKED: Duration = Duration::from_secs(600);
 
 /// What is there once the model is loaded.
 pub(crate) struct Served {
@@ -94,6 +98,15 @@ impl TargetServer {
         Ok(&self.loaded()?.engine)
     }
 
+    /// Refuses where weights that were parked do not come back.
+    fn ready(&self) -> Result<&Served, Status> {
+        let served = self.loaded()?;
+        match served.engine.away() {
+            Some(why) => Err(to_status(&GenerateError::Away(why))),
+            None => Ok(served),
+        }
+    }
+
     fn loaded(&self) -> Result<&Served, Status> {
         self.served.get().ok_or_else(|| {
             let loaded = self.loaded_bytes.load(Ordering::Relaxed);
@@ -107,13 +120,14 @@ impl TargetServer {
 impl Target for TargetServer {
     type GenerateStream = Events;
     type AttachStream = HeldStream<wire::AttachEvent>;
+    type ParkStream = HeldStream<wire::ParkEvent>;
     type WatchStream = Rounds;
 
     async fn describe(
         &self,
         _request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::ModelDescription>, Status> {
-        let served = self.loaded()?;
+        let served = self.ready()?;
         let description = description_to_proto(served.engine.description(), &served.speculates);
         Ok(Response::new(description))
     }
@@ -161,6 +175,28 @@ impl Target for TargetServer {
         Ok(Response::new(Events(answer)))
     }
 
+    async fn park(
+        &self,
+        request: Request<wire::ParkRequest>,
+    ) -> Result<Response<Self::ParkStream>, Status> {
+        let at_most = Duration::from_millis(request.into_inner().at_most_ms).min(MOST_PARKED);
+        let parked = self.engine()?.park(at_most).await;
+        let lease = parked.map_err(park_status)?;
+        let parked = wire::ParkEvent {
+            event: Some(wire::park_event::Event::Parked(wire::Parked {})),
+        };
+        let end = until_called_back(lease, self.stop.clone());
+        Ok(Response::new(HeldStream::new(parked, end)))
+    }
+
+    async fn unpark(
+        &self,
+        _request: Request<wire::UnparkRequest>,
+    ) -> Result<Response<wire::Unparked>, Status> {
+        self.engine()?.unpark().await.map_err(park_status)?;
+        Ok(Response::new(wire::Unparked {}))
+    }
+
     async fn stats(
         &self,
         _request: Request<wire::StatsRequest>,
@@ -187,6 +223,15 @@ impl Target for TargetServer {
             self.stop.clone(),
         )))
     }
+}
+
+/// Waits until the weights were called back, or the worker stops.
+async fn until_called_back(mut lease: ParkingLease, stop: CancellationToken) -> Status {
+    let error = tokio::select! {
+        () = lease.ended() => ParkError::CalledBack,
+        () = stop.cancelled() => ParkError::ShuttingDown,
+    };
+    park_status(error)
 }
 
 /// An answer on its way. Dropped when the caller leaves, which cancels the request in the engine.

@@ -78,6 +78,20 @@ fn a_long_question_is_cut_and_the_next_turn_goes_on_from_what_is_left() {
     assert!(set.stop().success());
 }
 
+/// A series of `/metrics`, where it is there.
+fn metric(client: &Client, name: &str) -> Option<f64> {
+    let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
+    let mut lines = metrics.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name).map(str::to_owned));
+    value.and_then(|value| value.trim().parse().ok())
+}
+
+/// How often the target moved.
+fn target_moved(client: &Client, how: &str) -> f64 {
+    let name = format!("tandem_target_moves_total{{move=\"{how}\"}}");
+    metric(client, &name).unwrap_or(0.0)
+}
+
 #[test]
 fn the_draft_leaves_its_device_while_a_prompt_is_scored_and_comes_back() {
     let set = Set::start(&[
@@ -93,14 +107,85 @@ fn the_draft_leaves_its_device_while_a_prompt_is_scored_and_comes_back() {
         let usage = ask(&client, &messages, "always");
         usage.get("compression").map(|_| ())
     });
-    let metric = |name: &str| {
-        let metrics = String::from_utf8(client.get("/metrics").body).unwrap();
-        let mut lines = metrics.lines();
-        let line = lines.find_map(|line| line.strip_prefix(name).map(str::to_owned));
-        line.and_then(|value| value.trim().parse::<f64>().ok())
+    let moved = |how: &str| {
+        metric(
+            &client,
+            &format!("tandem_draft_moves_total{{move=\"{how}\"}}"),
+        )
     };
-    let moved = |how: &str| metric(&format!("tandem_draft_moves_total{{move=\"{how}\"}}"));
     wait_until("the draft is back", || moved("unparked") >= Some(1.0));
     assert!(moved("parked") >= Some(1.0));
+    assert!(set.stop().success());
+}
+
+#[test]
+fn the_target_leaves_its_device_while_a_prompt_is_scored_and_answers_go_on_as_they_were() {
+    let set = Set::start(&[
+        "--prefill-compression",
+        "always",
+        "--prefill-threads",
+        "1",
+        "--target-residency",
+        "request-scoped",
+        "--lazy-draft",
+    ]);
+    let client = set.client();
+    let story = json!({ "prompt": "def count(n):", "max_tokens": 400, "temperature": 0, "min_tokens": 400 });
+    let tell =
+        |client: &Client| client.post("/v1/completions", &story).ok()["choices"][0]["text"].take();
+    let want = tell(&client);
+    assert_eq!(target_moved(&client, "parked"), 0.0);
+    let told = std::thread::scope(|scope| {
+        let told = scope.spawn(|| tell(&set.client()));
+        // Questions one after another, until one of them was cut and its answer has come.
+        let mut number = 0;
+        wait_for("a prompt that is cut", || {
+            number += 1;
+            let messages = [question(&format!("marbles of kind {number}"))];
+            let usage = ask(&client, &messages, "always");
+            usage.get("compression").map(|_| ())
+        });
+        told.join().unwrap()
+    });
+    assert_eq!(told, want);
+    wait_until("all are back", || {
+        target_moved(&client, "unparked") >= 1.0
+            && target_moved(&client, "unparked") == target_moved(&client, "parked")
+    });
+    let seconds = metric(&client, "tandem_target_move_seconds{move=\"unparked\"}");
+    assert!(seconds > Some(0.0), "{seconds:?}");
+    assert_eq!(tell(&client), want);
+    assert!(set.stop().success());
+}
+
+#[test]
+fn the_target_leaves_when_the_prefill_worker_finds_no_room_and_comes_back_though_that_was_in_vain()
+{
+    // Room for its weights, and for no prompt.
+    let set = Set::start(&[
+        "--prefill-compression",
+        "always",
+        "--prefill-threads",
+        "1",
+        "--prefill-device-memory",
+        "0.0175",
+    ]);
+    let client = set.client();
+    let messages = [question("marbles")];
+    let tokens = |compression: &str| ask(&client, &messages, compression)["prompt_tokens"].take();
+    let whole = tokens("off");
+    wait_for("a prompt that finds no room", || {
+        assert_eq!(tokens("always"), whole);
+        metric(
+            &client,
+            "tandem_compressions_skipped_total{reason=\"no_room\"}",
+        )
+        .filter(|skipped| *skipped > 0.0)
+    });
+    wait_until("the target is back", || {
+        target_moved(&client, "unparked") == 1.0
+    });
+    assert_eq!(target_moved(&client, "parked"), 1.0);
+    assert_eq!(tokens("off"), whole);
     assert!(set.stop().success());
 }

@@ -44,6 +44,7 @@ fn each_sample_configuration_is_one_that_all_roles_take() {
         draft.check().unwrap();
         prefill.check().unwrap();
         router.draft_gives_way().unwrap();
+        router.target_residency().unwrap();
         router.clone().check().unwrap();
         // Roles in containers of their own know of each other only what the file says to each.
         assert_eq!(draft.model, target.model, "{file}");

@@ -38,7 +38,7 @@ impl Engine {
         if disk.is_some() {
             config.check_disk(&model).map_err(invalid)?;
         }
-        let shared = Arc::new(Shared::new(description, &config));
+        let shared = Arc::new(Shared::new(description, &config, model.can_park()));
         let disk = disk.map(|disk| DiskTier::open(disk, &model, &shared));
         let disk = disk.transpose().map_err(io::Error::other)?;
         let thread = std::thread::Builder::new()

@@ -1,12 +1,14 @@
 //! The async side of an engine.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use generation::{GenerateError, GenerateRequest, ModelDescription, WorkerStats};
+use generation::{GenerateError, GenerateRequest, ModelDescription, ParkError, WorkerStats};
 use grammar::Matcher;
 
 use crate::drafter::Drafter;
 use crate::lease::DrafterLease;
+use crate::parking::{ParkingLease, Residency};
 use crate::shared::Shared;
 use crate::stream::GenerateStream;
 use crate::watch::RoundStream;
@@ -54,6 +56,48 @@ impl EngineHandle {
     #[must_use = "dropping the lease takes the draft away"]
     pub fn set_drafter(&self, drafter: Box<dyn Drafter>) -> DrafterLease {
         self.shared.offer_drafter(drafter)
+    }
+
+    /// Has the model's weights leave their device, and returns when they have. Sequences stay there; requests wait until the
+    /// lease is dropped, or `at_most` so long. Cancel-safe.
+    ///
+    /// # Errors
+    /// The model cannot be parked; the device failed, or the weights were called back before they left; the engine ends.
+    pub async fn park(&self, at_most: Duration) -> Result<ParkingLease, ParkError> {
+        if !self.shared.can_park {
+            return Err(ParkError::Unsupported);
+        }
+        let mut lease = self.shared.park(at_most);
+        let ended = tokio::select! {
+            biased;
+            () = self.shared.closed() => ParkError::ShuttingDown,
+            () = lease.ended() => ParkError::CalledBack,
+            () = self.shared.parking.until(&Residency::Parked) => return Ok(lease),
+        };
+        Err(ended)
+    }
+
+    /// Ends all that [`EngineHandle::park`] gave, and returns when steps go on.
+    ///
+    /// # Errors
+    /// The engine ends.
+    pub async fn unpark(&self) -> Result<(), ParkError> {
+        self.shared.parking.release();
+        self.shared.parking_has_news();
+        tokio::select! {
+            biased;
+            () = self.shared.closed() => Err(ParkError::ShuttingDown),
+            () = self.shared.parking.until(&Residency::Resident) => Ok(()),
+        }
+    }
+
+    /// Why the weights are not where they should be, if so; requests are refused then.
+    #[must_use]
+    pub fn away(&self) -> Option<String> {
+        match self.shared.parking.residency() {
+            Residency::Away(why) => Some(why),
+            Residency::Resident | Residency::Parked | Residency::Moving => None,
+        }
     }
 
     /// Rounds from now on, some of each second's. None of the answers is slower for one who does not keep up.

@@ -111,13 +111,18 @@ impl Queue {
         }
     }
 
+    /// Hands back the requests without a place.
+    pub(crate) fn take_waiting(&mut self) -> VecDeque<Waiting> {
+        std::mem::take(&mut self.waiting)
+    }
+
     /// Takes no more requests and hands back those without a place. Nobody has one any more.
     pub(crate) fn close(&mut self, why: GenerateError) -> VecDeque<Waiting> {
         if !matches!(self.phase, Phase::Closed(_)) {
             self.phase = Phase::Closed(why);
         }
         self.running = 0;
-        std::mem::take(&mut self.waiting)
+        self.take_waiting()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The engine thread: one step after another, as long as there is something to do.
 
 mod held;
+mod parking;
 mod report;
 mod reuse;
 
@@ -17,6 +18,7 @@ use crate::disk::DiskTier;
 use crate::prefixes::Prefixes;
 use crate::queue::Waiting;
 use crate::runner::held::HeldRequests;
+use crate::runner::parking::PATIENCE;
 use crate::runner::report::report;
 use crate::scheduler::{Share, StepLimits, rows_for_drafts, share_rows};
 use crate::sequence::{Ending, Place, Sequence, new_tokens_limit};
@@ -47,6 +49,8 @@ pub(crate) struct Runner {
     /// Where tokens are held against plain decoding.
     shadows: Option<Shadows>,
     teller: RoundTeller,
+    /// How long requests wait for weights that do not come back.
+    patience: Duration,
     /// Why the model is of no use any more.
     gone: Option<GenerateError>,
 }
@@ -80,6 +84,7 @@ impl Runner {
             speculator,
             draft_rows: config.speculation.max_rows(),
             shadows: config.verify_lossless.then(Shadows::default),
+            patience: PATIENCE,
             gone: None,
         }
     }
@@ -88,6 +93,9 @@ impl Runner {
     pub(crate) fn run(&mut self) {
         let mut has_more = false;
         while self.gone.is_none() && self.shared.wait_for_work(self.rest(has_more)) {
+            if !self.give_way() {
+                break;
+            }
             has_more = self.round();
         }
         let why = self.gone.clone().unwrap_or(GenerateError::ShuttingDown);

@@ -1,5 +1,6 @@
 //! What the async side and the engine thread share.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::drafter::Drafter;
 use crate::lease::{DrafterLease, DrafterSlot};
+use crate::parking::{Parking, ParkingLease, Residency};
 use crate::queue::{Phase, Queue, Waiting};
 use crate::stream::{GenerateStream, stopped};
 use crate::watch::Watchers;
@@ -26,6 +28,10 @@ pub(crate) struct Shared {
     pub watchers: Watchers,
     /// A draft on its way to the thread.
     pub drafter: DrafterSlot,
+    /// Who wants the weights away.
+    pub parking: Parking,
+    /// Whether the weights can leave.
+    pub can_park: bool,
     /// Held for moments only, never over a step or an `.await`.
     queue: Mutex<Queue>,
     /// Rung when the thread may have something to do.
@@ -46,13 +52,33 @@ pub(crate) struct Rest {
     pub owes_answers: bool,
 }
 
+/// What a thread whose weights are away does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhileParked {
+    /// Look after callers, and rest again; whether that is because somebody wants the weights away.
+    Wait { is_wanted: bool },
+    /// Have the weights back.
+    Return,
+    /// There is nothing left to compute.
+    End,
+}
+
+/// How often a thread whose weights are away looks whether callers left.
+const PARKED_REST: Duration = Duration::from_millis(20);
+
 impl Shared {
-    pub(crate) fn new(description: ModelDescription, config: &EngineConfig) -> Self {
+    pub(crate) fn new(
+        description: ModelDescription,
+        config: &EngineConfig,
+        can_park: bool,
+    ) -> Self {
         Self {
             description,
             counters: Counters::default(),
             watchers: Watchers::default(),
             drafter: DrafterSlot::default(),
+            parking: Parking::default(),
+            can_park,
             queue: Mutex::new(Queue::new(config.max_sequences, config.queue_len)),
             wake: Condvar::new(),
             closed: watch::Sender::new(false),
@@ -75,6 +101,9 @@ impl Shared {
         request: GenerateRequest,
         matcher: Option<Matcher>,
     ) -> Result<GenerateStream, GenerateError> {
+        if let Residency::Away(why) = self.parking.residency() {
+            return Err(GenerateError::Away(why));
+        }
         let (events, stream) = GenerateStream::new();
         let mut queue = self.queue();
         self.drop_cancelled(&mut queue);
@@ -96,9 +125,8 @@ impl Shared {
             let has_news = self.drafter.has_news() || self.take_store_news();
             let has_work = rest.is_busy || queue.waiting() > 0 || has_news;
             let until = match queue.phase() {
-                Phase::Open if has_work || rest.until.is_some_and(|time| now >= time) => {
-                    return true;
-                }
+                Phase::Open if has_work || self.parking.is_wanted() => return true,
+                Phase::Open if rest.until.is_some_and(|time| now >= time) => return true,
                 Phase::Open => rest.until,
                 Phase::Draining { deadline } => {
                     let late = deadline.is_some_and(|deadline| now >= deadline);
@@ -178,6 +206,63 @@ impl Shared {
         self.drafter.take_news()
     }
 
+    /// Wants the weights away, and wakes the thread for it.
+    pub(crate) fn park(self: &Arc<Self>, at_most: Duration) -> ParkingLease {
+        let lease = ParkingLease::new(self.parking.hold(at_most), Arc::clone(self));
+        self.parking_has_news();
+        lease
+    }
+
+    /// Wakes the thread for those who want the weights away, or back.
+    pub(crate) fn parking_has_news(&self) {
+        // Under the lock, so that it cannot fall between the thread's look and its sleep.
+        drop(self.queue());
+        self.wake.notify_one();
+    }
+
+    /// Whether the weights are to leave. At the end of the engine nobody is asked.
+    pub(crate) fn is_to_park(&self) -> bool {
+        matches!(self.queue().phase(), Phase::Open) && self.parking.note_leaving()
+    }
+
+    /// Blocks a thread whose weights are away for a moment at most, and says what is next. Weights that do not come back are tried
+    /// again at `next_try`.
+    pub(crate) fn rest_parked(&self, next_try: Option<Instant>) -> WhileParked {
+        let queue = self.queue();
+        match queue.phase() {
+            Phase::Open if self.parking.note_away() => {
+                drop(self.sleep(queue, Some(Instant::now() + PARKED_REST)));
+                return WhileParked::Wait { is_wanted: true };
+            }
+            Phase::Open => {}
+            Phase::Draining { deadline } => {
+                let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+                if late || queue.running() + queue.waiting() == 0 {
+                    return WhileParked::End;
+                }
+                self.parking.release();
+                self.parking.note_away();
+            }
+            Phase::Closed(_) => return WhileParked::End,
+        }
+        if next_try.is_some_and(|time| Instant::now() < time) {
+            drop(self.sleep(queue, Some(Instant::now() + PARKED_REST)));
+            return WhileParked::Wait { is_wanted: false };
+        }
+        WhileParked::Return
+    }
+
+    /// Forgets requests without a place whose callers left.
+    pub(crate) fn forget_cancelled(&self) {
+        self.drop_cancelled(&mut self.queue());
+    }
+
+    /// Answers what waits with `why`.
+    pub(crate) fn turn_away(&self, why: &GenerateError) {
+        let waiting = self.queue().take_waiting();
+        answer_all(waiting, why);
+    }
+
     /// See [`Queue::admit`]; forgets cancelled requests first.
     pub(crate) fn admit(&self, fits: impl FnOnce(&GenerateRequest) -> bool) -> Option<Waiting> {
         let mut queue = self.queue();
@@ -209,11 +294,10 @@ impl Shared {
 
     /// Answers what waits, and everything from now on, with `why`, or with what was said before.
     pub(crate) fn refuse(&self, why: &GenerateError) {
+        // Who waits for the weights to leave or come back learns of the end by `closed`.
+        self.parking.release();
         let waiting = self.queue().close(why.clone());
-        for Waiting { events, .. } in waiting {
-            // A caller that left needs no answer.
-            let _ = events.send(Err(why.clone()));
-        }
+        answer_all(waiting, why);
     }
 
     /// Whether the thread runs.
@@ -250,5 +334,12 @@ impl Shared {
             // Whoever runs the engine knows.
             memory: MemoryStats::default(),
         }
+    }
+}
+
+fn answer_all(waiting: VecDeque<Waiting>, why: &GenerateError) {
+    for Waiting { events, .. } in waiting {
+        // A caller that left needs no answer.
+        let _ = events.send(Err(why.clone()));
     }
 }

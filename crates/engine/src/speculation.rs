@@ -370,6 +370,13 @@ impl Speculator {
         Ok(())
     }
 
+    /// Steps pause: answers that come meanwhile say nothing of the draft's pace.
+    pub fn forget_pace(&mut self) {
+        if let Some(draft) = &mut self.draft {
+            draft.asked = None;
+        }
+    }
+
     /// A sequence has ended.
     pub fn forget(&mut self, sequence: &mut Sequence) {
         self.planner.end_text(&sequence.drafting.text);

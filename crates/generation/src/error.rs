@@ -68,7 +68,24 @@ pub enum GenerateError {
     /// A part of the model is gone; the worker starts anew.
     #[error("the model is gone: {0}")]
     Gone(String),
+    /// The model's weights gave way to others on its device, and there is no room for them yet.
+    #[error("the model is not on its device: {0}")]
+    Away(String),
     /// The model could not compute a step.
     #[error("the model could not go on: {0}")]
     Model(String),
+}
+
+/// Why a model's weights do not leave their device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParkError {
+    /// Not this model's.
+    #[error("a target that is split over devices cannot be parked")]
+    Unsupported,
+    /// Somebody wants them there, their time away is over, or the device failed.
+    #[error("the weights were called back to their device, or could not leave it")]
+    CalledBack,
+    /// The worker is going down.
+    #[error("the worker is shutting down")]
+    ShuttingDown,
 }

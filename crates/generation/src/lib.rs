@@ -12,7 +12,7 @@ mod speculation;
 mod thinking;
 mod worker;
 
-pub use error::GenerateError;
+pub use error::{GenerateError, ParkError};
 pub use event::{FinishReason, GenerateEvent, Timings, Token, TopToken};
 pub use grammar::{Grammar, JSON_WHITESPACE};
 pub use mode::{SpeculationConfig, SpeculationMode, UnknownSpeculationMode};

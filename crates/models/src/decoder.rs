@@ -157,6 +157,17 @@ impl Decoder {
         Ok(())
     }
 
+    /// Layers that there is room for the features of.
+    pub(crate) fn num_feature_layers(&self, config: &ModelConfig) -> usize {
+        let row_len = self.max_rows * config.hidden_size;
+        self.features.all.len().checked_div(row_len).unwrap_or(0)
+    }
+
+    /// Whether there are buffers that a commit replays from.
+    pub(crate) fn keeps_rows(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     /// Features of rows of the last batch, \[rows, layers E\].
     pub(crate) fn features(&mut self, device: &dyn Device, rows: &[usize]) -> Vec<f32> {
         self.features.read(device, rows)

@@ -290,6 +290,12 @@ pub enum ModelError {
     /// Rows of a split model would see further in some layers than in others.
     #[error("a model that is split over devices takes no window of attention")]
     SplitWindow,
+    /// The weights could not be read again.
+    #[error("a model that is split over devices, or whose file is not kept, cannot be parked")]
+    CannotPark,
+    /// The weights are not on the device.
+    #[error("the model is parked")]
+    Parked,
     /// Commit without a verified segment in the last batch.
     #[error("the last batch holds no verified segment of this sequence")]
     NothingToCommit,

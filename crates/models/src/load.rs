@@ -87,21 +87,10 @@ fn load_layers(
     check_kv_types(config.head_dim, options.kv_type)?;
     let need = need(file, &config, &stage, &options).on(device.as_ref());
     need.check()?;
-    let of_architecture = match config.architecture {
-        Architecture::Qwen35 => qwen35::load,
-        Architecture::Qwen3 | Architecture::Llama => dense::load,
-    };
     // Of all layers: whichever stage reads it, a file is refused for the same.
     let all = all_layers(&config);
     let mut rehearsal = WeightLoader::rehearsal(file, device.as_ref());
-    Decoder::load(
-        &mut rehearsal,
-        device.as_ref(),
-        &config,
-        &all,
-        0,
-        of_architecture,
-    )?;
+    load_decoder(&mut rehearsal, device.as_ref(), &config, &all, 0)?;
     rehearsal.finish(config.architecture.name(), |tensor| {
         tensor == dense::ROPE_DIVISORS || qwen35::ignores(&config, tensor)
     })?;
@@ -110,14 +99,8 @@ fn load_layers(
         bytes_total: need.weights,
     };
     let mut weights = WeightLoader::new(file, device.as_ref(), progress, state);
-    let decoder = Decoder::load(
-        &mut weights,
-        device.as_ref(),
-        &config,
-        &stage,
-        options.max_batch_rows,
-        of_architecture,
-    )?;
+    let rows = options.max_batch_rows;
+    let decoder = load_decoder(&mut weights, device.as_ref(), &config, &stage, rows)?;
     let cache = Cache::new(
         device.as_ref(),
         cache_shape(file, &config, &stage, &options),
@@ -125,8 +108,22 @@ fn load_layers(
         options.max_sequences,
     )?;
     device.finish()?;
-    let rows = options.max_batch_rows;
     Ok(Model::new(device, config, stage, decoder, cache, rows))
+}
+
+/// The graph of a stage and its weights, for batches of at most `max_rows` rows.
+pub(crate) fn load_decoder(
+    weights: &mut WeightLoader<'_>,
+    device: &dyn Device,
+    config: &ModelConfig,
+    stage: &Range<usize>,
+    max_rows: usize,
+) -> Result<Decoder, ModelError> {
+    let of_architecture = match config.architecture {
+        Architecture::Qwen35 => qwen35::load,
+        Architecture::Qwen3 | Architecture::Llama => dense::load,
+    };
+    Decoder::load(weights, device, config, stage, max_rows, of_architecture)
 }
 
 /// How keys and values are kept where nothing else is asked for: f16, in which they are as exact as weights are; f32 where all weights

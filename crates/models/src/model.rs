@@ -1,11 +1,13 @@
 //! A loaded model and its sequences.
 
+mod parking;
 mod sequences;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use gguf::GgufFile;
 use kernels::{Device, PAGE_TOKENS};
 use kv_cache::{Cache, SequenceId};
 
@@ -15,6 +17,7 @@ use crate::error::ModelError;
 use crate::features::FeatureBlock;
 use crate::hparams::ModelConfig;
 use crate::memory::WARM_UP_ROWS;
+use crate::model::parking::Made;
 use crate::plan::Plan;
 use crate::stage::{EarlierLayers, StageOutput};
 use crate::window::DecodeWindow;
@@ -41,7 +44,12 @@ pub struct Model {
     given: StageOutput,
     /// Layers captured of the last batch.
     captured: Vec<usize>,
-    decoder: Decoder,
+    /// `None` while the model is parked.
+    decoder: Option<Decoder>,
+    /// What the decoder had made beside its weights when the model was parked.
+    made: Made,
+    /// Where the weights are read from again.
+    file: Option<GgufFile>,
     cache: Cache,
     pending: HashMap<SequenceId, Pending>,
     window: DecodeWindow,
@@ -72,7 +80,9 @@ impl Model {
             earlier: None,
             given: StageOutput::default(),
             captured: Vec::new(),
-            decoder,
+            decoder: Some(decoder),
+            made: Made::default(),
+            file: None,
             cache,
             pending: HashMap::new(),
             window: DecodeWindow::default(),
@@ -122,13 +132,14 @@ impl Model {
     /// [`Model::stage_output`].
     ///
     /// # Errors
-    /// The batch is refused before anything is computed: no sequence has changed then. Or the device failed, or earlier layers
+    /// The batch is refused before anything is computed, as is any while the model is parked: no sequence has changed then. Or the device failed, or earlier layers
     /// are gone: then the model is of no use any more.
     pub fn forward(&mut self, batch: &Batch) -> Result<Output, ModelError> {
         if self.stage.start > 0 && self.earlier.is_none() {
             let start = self.stage.start;
             return Err(ModelError::NoEarlierLayers { start });
         }
+        let decoder = self.decoder.as_mut().ok_or(ModelError::Parked)?;
         let plan = Plan::new(
             batch,
             &self.config,
@@ -149,22 +160,19 @@ impl Model {
         }
         let device = self.device.as_ref();
         if plan.verifies() {
-            self.decoder.keep_rows(device)?;
+            decoder.keep_rows(device)?;
         }
         let own = batch.capture_layers.iter();
         let own = own.filter_map(|layer| layer.checked_sub(self.stage.start));
         let own: Vec<usize> = own.collect();
-        self.decoder
-            .keep_features(device, &self.config, own.len())?;
+        decoder.keep_features(device, &self.config, own.len())?;
         self.pending.clear();
         let pass = Pass {
             plan: &plan,
             capture_layers: &own,
             hidden: &self.given.hidden,
         };
-        let output = self
-            .decoder
-            .forward(device, &self.config, &mut self.cache, &pass);
+        let output = decoder.forward(device, &self.config, &mut self.cache, &pass);
         if plan.is_read() {
             // What was read is nothing where the device failed. Otherwise it need not be waited for.
             device.finish()?;
@@ -247,10 +255,13 @@ impl Model {
     }
 
     /// Outputs of the captured layers of rows of the last batch, \[rows, layers E\], as a draft reads them: what was
-    /// captured of a row side by side.
+    /// captured of a row side by side. None once the model was parked.
     pub fn features(&mut self, rows: impl IntoIterator<Item = usize>) -> Vec<f32> {
         let rows: Vec<usize> = rows.into_iter().collect();
-        let own = self.decoder.features(self.device.as_ref(), &rows);
+        let Some(decoder) = &mut self.decoder else {
+            return Vec::new();
+        };
+        let own = decoder.features(self.device.as_ref(), &rows);
         let is_earlier = |layer: &&usize| **layer < self.stage.start;
         let theirs = self.captured.iter().filter(is_earlier).count();
         if theirs == 0 {
@@ -285,11 +296,10 @@ impl Model {
     /// What the last batch, of `rows` rows, became in a stage before the last.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device failed, or the model is parked.
     pub fn stage_output(&mut self, rows: usize) -> Result<StageOutput, ModelError> {
-        let hidden = self
-            .decoder
-            .hidden(self.device.as_ref(), &self.config, rows);
+        let decoder = self.decoder.as_ref().ok_or(ModelError::Parked)?;
+        let hidden = decoder.hidden(self.device.as_ref(), &self.config, rows);
         let features = self.features(0..rows);
         self.device.finish()?;
         Ok(StageOutput { hidden, features })
@@ -314,7 +324,10 @@ impl Model {
     pub fn copy_features(&mut self, rows: &[usize], to: &mut FeatureBlock, to_row: usize) {
         let device = self.device.as_ref();
         if self.captured.iter().all(|layer| *layer >= self.stage.start) {
-            return self.decoder.copy_features(device, rows, to, to_row);
+            if let Some(decoder) = &mut self.decoder {
+                decoder.copy_features(device, rows, to, to_row);
+            }
+            return;
         }
         // What earlier stages captured is on the host.
         let values = self.features(rows.iter().copied());
@@ -333,10 +346,9 @@ impl Model {
     /// There is no such segment, or `path` is no path of its tree; it can still be committed then. Or
     /// [`ModelError::EarlierLayers`].
     pub fn commit(&mut self, sequence: SequenceId, path: &[usize]) -> Result<(), ModelError> {
-        let pending = self
-            .pending
-            .get(&sequence)
-            .ok_or(ModelError::NothingToCommit)?;
+        let decoder = self.decoder.as_ref().ok_or(ModelError::Parked)?;
+        let pending = self.pending.get(&sequence);
+        let pending = pending.ok_or(ModelError::NothingToCommit)?;
         let mut parent = -1;
         for (place, &node) in path.iter().enumerate() {
             if pending.parents.get(node) != Some(&parent) {
@@ -357,8 +369,8 @@ impl Model {
                 committed_len: self.cache.len(sequence)?,
                 state_index: self.cache.state_index(sequence)?,
             };
-            self.decoder
-                .commit(self.device.as_ref(), &self.config, &mut self.cache, &commit);
+            let device = self.device.as_ref();
+            decoder.commit(device, &self.config, &mut self.cache, &commit);
             self.cache.advance(sequence, path.len())?;
         }
         self.pending.remove(&sequence);

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use generation::{GenerateEvent, GenerateRequest, ModelDescription, RoundReport, WorkerStats};
 use proto::target::v1 as wire;
@@ -91,6 +92,32 @@ impl TargetClient {
         }
     }
 
+    /// Has its weights leave their device, and returns when they have. It answers nothing meanwhile; requests wait. They come back
+    /// when the parking is dropped, and after `at_most` however that goes.
+    ///
+    /// # Errors
+    /// It cannot be parked, or the worker is not available.
+    pub async fn park(&self, at_most: Duration) -> Result<Parking, WorkerError> {
+        let at_most_ms = u64::try_from(at_most.as_millis()).unwrap_or(u64::MAX);
+        let request = wire::ParkRequest { at_most_ms };
+        let mut events = self.wire.clone().park(request).await?.into_inner();
+        match events.message().await?.and_then(|event| event.event) {
+            Some(wire::park_event::Event::Parked(_)) => Ok(Parking { _events: events }),
+            None => Err(WorkerError::Internal(
+                "the target did not say that it is parked".to_owned(),
+            )),
+        }
+    }
+
+    /// Has its weights come back to their device, whoever parked them, and returns when it computes again.
+    ///
+    /// # Errors
+    /// The worker is not available.
+    pub async fn unpark(&self) -> Result<(), WorkerError> {
+        self.wire.clone().unpark(wire::UnparkRequest {}).await?;
+        Ok(())
+    }
+
     /// Some of the rounds from now on, `max_per_second` at most. Nobody watches any more when the stream is dropped.
     ///
     /// # Errors
@@ -116,6 +143,12 @@ impl TargetClient {
             .await?;
         Ok(GenerateStream(answer.into_inner()))
     }
+}
+
+/// A target's weights are away from their device while this lives.
+#[derive(Debug)]
+pub struct Parking {
+    _events: Streaming<wire::ParkEvent>,
 }
 
 /// The events of one answer.

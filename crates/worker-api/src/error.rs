@@ -15,6 +15,9 @@ pub enum WorkerError {
     /// Try again later.
     #[error("{0}")]
     QueueFull(String),
+    /// There is too little of the device's memory; try again when others have given some back.
+    #[error("{0}")]
+    NoRoom(String),
     /// The worker is starting, stopping or gone; try again.
     #[error("{0}")]
     Unavailable(String),

@@ -16,7 +16,7 @@ mod stage;
 mod stage_client;
 mod status;
 
-pub use client::{Attachment, GenerateStream, RoundStream, TargetClient};
+pub use client::{Attachment, GenerateStream, Parking, RoundStream, TargetClient};
 pub use convert::{
     compress_event_to_proto, compress_request_from_proto, description_to_proto,
     draft_stats_to_proto, draft_to_proto, event_to_proto, later_stage_from_proto,
@@ -36,7 +36,7 @@ pub use prefill_client::{CompressStream, PrefillClient};
 pub use session::{DraftDescription, DraftSession, DraftStats, SpeculationDescription};
 pub use stage::{LaterStage, StageDescription, StageSession};
 pub use stage_client::{OpenStage, StageClient};
-pub use status::{compress_status, session_status, to_status};
+pub use status::{compress_status, park_status, session_status, to_status};
 // Of a worker's counters; who only fills it in needs no more of requests than this.
 pub use generation::MemoryStats;
 // Of a session; who only passes it on needs no more of channels than this.

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use generation::GenerateError;
+use generation::{GenerateError, ParkError};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -13,6 +13,7 @@ use crate::prefill::CompressError;
 const DETAIL: &str = "tandem-error";
 const PROMPT_TOO_LONG: &str = "prompt-too-long";
 const GRAMMAR: &str = "grammar";
+const NO_ROOM: &str = "no-room";
 const UNREACHABLE: &str = "channel-unreachable";
 
 /// The status that a worker answers with.
@@ -29,7 +30,9 @@ pub fn to_status(error: &GenerateError) -> Status {
         | GenerateError::GrammarStuck(_)
         | GenerateError::Sampling(_) => Code::InvalidArgument,
         GenerateError::QueueFull { .. } => Code::ResourceExhausted,
-        GenerateError::ShuttingDown | GenerateError::Gone(_) => Code::Unavailable,
+        GenerateError::ShuttingDown | GenerateError::Gone(_) | GenerateError::Away(_) => {
+            Code::Unavailable
+        }
         GenerateError::Model(_) => Code::Internal,
     };
     let mut status = Status::new(code, error.to_string());
@@ -43,6 +46,17 @@ pub fn to_status(error: &GenerateError) -> Status {
     status
 }
 
+/// The status of a target whose weights do not leave their device.
+#[must_use]
+pub fn park_status(error: ParkError) -> Status {
+    let code = match error {
+        ParkError::Unsupported => Code::Unimplemented,
+        ParkError::CalledBack => Code::Aborted,
+        ParkError::ShuttingDown => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
+}
+
 /// The status that a prefill worker answers with.
 #[must_use]
 pub fn compress_status(error: &CompressError) -> Status {
@@ -53,8 +67,10 @@ pub fn compress_status(error: &CompressError) -> Status {
         CompressError::Model(_) => Code::Internal,
     };
     let mut status = Status::new(code, error.to_string());
-    if matches!(error, CompressError::PromptTooLong { .. }) {
-        note(&mut status, PROMPT_TOO_LONG);
+    match error {
+        CompressError::PromptTooLong { .. } => note(&mut status, PROMPT_TOO_LONG),
+        CompressError::NoRoom(_) => note(&mut status, NO_ROOM),
+        _ => {}
     }
     status
 }
@@ -120,6 +136,9 @@ pub(crate) fn worker_error(status: &Status, worker: &str) -> WorkerError {
         }
         Code::InvalidArgument | Code::NotFound | Code::OutOfRange => WorkerError::Invalid(message),
         Code::ResourceExhausted => WorkerError::QueueFull(message),
+        Code::Unavailable if detail.is_some_and(|detail| detail == NO_ROOM) => {
+            WorkerError::NoRoom(message)
+        }
         Code::Unavailable
         | Code::Unknown
         | Code::Cancelled
@@ -169,6 +188,8 @@ mod tests {
         check(GenerateError::ShuttingDown, WorkerError::Unavailable);
         let gone = GenerateError::Gone("stage 1 of 2".to_owned());
         check(gone, WorkerError::Unavailable);
+        let away = GenerateError::Away("2 GiB of 1".to_owned());
+        check(away, WorkerError::Unavailable);
         check(
             GenerateError::Model("page table".to_owned()),
             WorkerError::Internal,
@@ -202,7 +223,7 @@ mod tests {
             WorkerError::QueueFull,
         );
         let no_room = CompressError::NoRoom("2 GiB of 1".to_owned());
-        check(no_room, WorkerError::Unavailable);
+        check(no_room, WorkerError::NoRoom);
         check(CompressError::ShuttingDown, WorkerError::Unavailable);
         let broken = CompressError::Model("page table".to_owned());
         check(broken, WorkerError::Internal);

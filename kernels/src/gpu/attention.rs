@@ -17,8 +17,9 @@ use crate::gpu::attention::launches::{
     types_of,
 };
 pub(super) use crate::gpu::attention::launches::{SPLIT, Shape as HeadShape, sources};
-use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
+use crate::gpu::scratch::Scratch;
 use crate::gpu::steps::{MAX_ROWS, seen_bucket};
 use crate::gpu::tables::{HostTables, NONE, TablePtrs};
 

@@ -24,6 +24,7 @@ use crate::gpu::megakernel::{Choice, Program, Recorder, StuckFlag, Way, block_wa
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::rope::TurnTables;
+use crate::gpu::scratch::{Scratch, ScratchMemory};
 use crate::gpu::steps::{Next, OneLaunch, Recorded, Shape, Steps, seen_bucket};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 use crate::kv::KvType;
@@ -43,13 +44,11 @@ pub struct GpuDevice {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) modules: Modules,
     tables: Mutex<DeviceTables>,
-    /// Memory that operations use between their kernels; grows to what the largest one needed.
-    scratch: Mutex<Vec<DeviceMemory>>,
+    scratch: Mutex<ScratchMemory>,
     /// Counts the times that scratch memory or tables moved.
     moves: AtomicU64,
     steps: Mutex<Steps>,
-    /// How steps of one row go, and how many blocks work on one where they go as one launch.
-    one_row: Mutex<(DecodePath, usize)>,
+    one_row: Mutex<OneRow>,
     /// Is told operations in place of launching them.
     recorder: Mutex<Option<Recorder>>,
     stuck: OnceLock<StuckFlag>,
@@ -62,26 +61,6 @@ pub struct GpuDevice {
     /// The first thing that went wrong in an operation, which has no way to say so.
     fault: Mutex<Option<DeviceError>>,
 }
-
-/// Which piece of scratch memory; an operation may hold several.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Scratch {
-    /// Quantised activations.
-    Activations,
-    /// Partial results of attention.
-    Partials,
-    /// Prepared rows of a recurrence.
-    Recurrence,
-    /// Counters that are zero, and that kernels leave so.
-    Tickets,
-    /// Lists of ids or rows.
-    Lists,
-    /// Results on their way to the host.
-    Results,
-}
-const NUM_SCRATCH: usize = 6;
-/// Bytes of a piece.
-const LEAST_SCRATCH: usize = 4096;
 
 impl GpuDevice {
     /// The emulation of a GPU on the host: slow, for tests of the kernels where there is no GPU.
@@ -110,14 +89,17 @@ impl GpuDevice {
 
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {
         let blocks = one_row_blocks(driver.facts());
-        let scratch = (0..NUM_SCRATCH).map(|_| DeviceMemory::new(&driver, 0));
         Ok(Self {
             modules: Modules::new(Arc::clone(&driver)),
             tables: Mutex::new(DeviceTables::new(&driver)?),
-            scratch: Mutex::new(scratch.collect::<Result<_, _>>()?),
+            scratch: Mutex::new(ScratchMemory::new(&driver)?),
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
-            one_row: Mutex::new((DecodePath::Auto, blocks)),
+            one_row: Mutex::new(OneRow {
+                path: DecodePath::Auto,
+                blocks,
+                lost_blocks: 0,
+            }),
             recorder: Mutex::default(),
             stuck: OnceLock::new(),
             one_launches: AtomicU64::new(0),
@@ -248,7 +230,7 @@ impl GpuDevice {
         most_seen: usize,
         work: &mut dyn FnMut(),
     ) -> Option<Arc<OneLaunch>> {
-        let (path, blocks) = *self.one_row();
+        let OneRow { path, blocks, .. } = *self.one_row();
         let [segment] = step.segments else {
             return None;
         };
@@ -315,7 +297,7 @@ impl GpuDevice {
     /// Has steps of one row go as one launch, of so many blocks, for tests of what happens where they do not fit.
     #[doc(hidden)]
     pub fn set_one_row_blocks(&self, blocks: usize) {
-        self.one_row().1 = blocks;
+        self.one_row().blocks = blocks;
     }
 
     /// Steps that went as one launch, for tests.
@@ -325,7 +307,13 @@ impl GpuDevice {
         self.one_launches.load(Ordering::Relaxed)
     }
 
-    fn one_row(&self) -> MutexGuard<'_, (DecodePath, usize)> {
+    /// Launches so many blocks fewer than the others wait for, for tests of what happens then.
+    #[doc(hidden)]
+    pub fn lose_one_row_blocks(&self, blocks: usize) {
+        self.one_row().lost_blocks = blocks;
+    }
+
+    pub(super) fn one_row(&self) -> MutexGuard<'_, OneRow> {
         self.one_row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -357,27 +345,16 @@ impl GpuDevice {
 
     /// At least `bytes` of scratch memory, with unknown contents unless they are tickets.
     pub(super) fn scratch(&self, which: Scratch, bytes: usize) -> Result<DevicePtr, DeviceError> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = &mut scratch[which as usize];
-        if memory.bytes() < bytes {
-            // What moves later is recorded anew, so that it grows in few steps; by a quarter at most, for large pieces.
-            let step = (bytes.next_power_of_two() / 4).max(LEAST_SCRATCH);
-            let bytes = bytes.next_multiple_of(step);
-            tracing::debug!(
-                ?which,
-                bytes,
-                before = memory.bytes(),
-                "scratch memory grows"
-            );
-            // Room that there is for the old piece or the new one is enough.
-            *memory = DeviceMemory::new(&self.driver, 0)?;
+        let mut scratch = self.scratch_memory();
+        if scratch.bytes(which) < bytes {
             self.moves.fetch_add(1, Ordering::Relaxed);
-            *memory = match which {
-                Scratch::Tickets => DeviceMemory::zeros(&self.driver, bytes)?,
-                _ => DeviceMemory::new(&self.driver, bytes)?,
-            };
+            scratch.grow(which, bytes)?;
         }
-        Ok(memory.ptr())
+        Ok(scratch.ptr(which))
+    }
+
+    fn scratch_memory(&self) -> MutexGuard<'_, ScratchMemory> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the first error of an operation for [`Device::finish`].
@@ -387,6 +364,15 @@ impl GpuDevice {
             self.fault().get_or_insert(error);
         }
     }
+}
+
+/// How steps of one row go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OneRow {
+    path: DecodePath,
+    /// That work on a step which is one launch.
+    blocks: usize,
+    pub lost_blocks: usize,
 }
 
 /// Ids on the device.
@@ -460,7 +446,7 @@ impl Device for GpuDevice {
     }
 
     fn set_decode_path(&self, path: DecodePath) {
-        self.one_row().0 = path;
+        self.one_row().path = path;
     }
 
     fn limit_memory(&self, bytes: u64) {
@@ -533,6 +519,17 @@ impl Device for GpuDevice {
                 what: lasting.to_string(),
             }),
         }
+    }
+
+    fn release_working_memory(&self) {
+        // What was recorded points to it.
+        self.steps().clear();
+        let released = self.scratch_memory().release();
+        self.note(released);
+    }
+
+    fn restore_working_memory(&self) -> Result<(), DeviceError> {
+        self.scratch_memory().restore()
     }
 
     fn step(&self, step: &Step<'_>, work: &mut dyn FnMut()) {

@@ -8,7 +8,7 @@ use tensor::DType;
 
 use crate::device::{GatedLinearArgs, LinearArgs};
 use crate::error::DeviceError;
-use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
 use crate::gpu::linear::narrow::Narrow;
 use crate::gpu::linear::wide::{Wide, WideArgs};
@@ -19,6 +19,7 @@ use crate::gpu::linear::work::{
 };
 pub(super) use crate::gpu::linear::work::{SLICES, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
+use crate::gpu::scratch::Scratch;
 
 const ACTIVATE_THREADS: u32 = 256;
 /// Inputs that a thread block of it does.

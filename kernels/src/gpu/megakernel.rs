@@ -227,11 +227,13 @@ impl Program {
         if let Some(embedding) = &self.embedding {
             device.launch_embedding(embedding)?;
         }
+        let mut launch = self.launch;
+        launch.grid[0] -= device.one_row().lost_blocks as u32;
         // SAFETY: the kernel's struct; what it points to lives as long as this and as the recording that it belongs to.
         unsafe {
             device.driver.launch_together(
                 function,
-                self.launch,
+                launch,
                 std::ptr::from_ref(&args).cast::<c_void>(),
                 size_of::<StepArgs>(),
             )

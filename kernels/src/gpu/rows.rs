@@ -3,9 +3,10 @@
 use crate::buffer::Buffer;
 use crate::device::{Matrix, StoreColumnsArgs};
 use crate::error::DeviceError;
-use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
 use crate::gpu::matrix::pack_source;
+use crate::gpu::scratch::Scratch;
 
 const ROWS: &str = include_str!("../../gpu/rows.cu");
 /// Threads of a block that copies rows.

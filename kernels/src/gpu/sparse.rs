@@ -2,8 +2,9 @@
 
 use crate::device::{AttentionArgs, KvAppendArgs, PAGE_TOKENS, Visibility};
 use crate::error::DeviceError;
-use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::scratch::Scratch;
 use crate::gpu::tables::TablePtrs;
 use crate::gpu::tail::HeadArgs;
 use crate::kv::KvType;

@@ -133,6 +133,13 @@ impl Steps {
         }
     }
 
+    /// Forgets all recordings.
+    pub(super) fn clear(&mut self) {
+        for (_, recording) in std::mem::take(&mut self.recordings) {
+            self.forget(Some(recording));
+        }
+    }
+
     fn forget(&self, recording: Option<Recording>) {
         if let Some(Recorded::Graph(graph, _)) = recording.map(|known| known.recorded) {
             self.driver.drop_graph(graph);
@@ -142,8 +149,6 @@ impl Steps {
 
 impl Drop for Steps {
     fn drop(&mut self) {
-        for (_, recording) in std::mem::take(&mut self.recordings) {
-            self.forget(Some(recording));
-        }
+        self.clear();
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::device::{Norm, RopeArgs, RopeStyle};
 use crate::error::DeviceError;
-use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::scratch::Scratch;
 use crate::prompt::{TailProductsArgs, TailWeightsArgs};
 
 /// See gpu/tail.cu.

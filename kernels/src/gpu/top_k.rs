@@ -2,8 +2,9 @@
 
 use crate::device::TopKArgs;
 use crate::error::DeviceError;
-use crate::gpu::device::{GpuDevice, Scratch};
+use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::scratch::Scratch;
 
 /// Logits of a slice; see gpu/top_k.cu.
 const SLICE: usize = 2048;

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use gguf::{GgufFile, Metadata};
 use tokenizer::{EncodeOptions, Tokenizer};
-use worker_api::{DraftClient, PrefillClient};
+use worker_api::{DraftClient, PrefillClient, TargetClient};
+
+use crate::compression::turns::{Others, TargetResidency};
 
 /// Who says what of a prompt is worth keeping.
 #[derive(Debug)]
 pub struct Prefill {
     pub(super) client: PrefillClient,
     pub(super) drafter: Drafter,
-    /// Leaves its device while prompts are scored.
-    pub(super) gives_way: Option<DraftClient>,
+    /// Leave their device while prompts are scored.
+    pub(super) others: Others,
 }
 
 /// The words of its model.
@@ -39,14 +41,25 @@ impl Prefill {
                 tokenizer: Arc::new(tokenizer),
                 token_list,
             },
-            gives_way: None,
+            others: Others {
+                draft: None,
+                target: None,
+            },
         })
     }
 
     /// Has the draft leave its device while prompts are scored: for one that has no room for both.
     #[must_use]
     pub fn in_turn_with(mut self, draft: DraftClient) -> Self {
-        self.gives_way = Some(draft);
+        self.others.draft = Some(draft);
+        self
+    }
+
+    /// Has the target leave its device for prompts, when `residency` says so.
+    #[must_use]
+    pub fn in_turn_with_target(mut self, target: TargetClient, residency: TargetResidency) -> Self {
+        let leaves = residency != TargetResidency::Persistent;
+        self.others.target = leaves.then_some((target, residency));
         self
     }
 }

@@ -69,6 +69,7 @@ impl Presence {
         }
         match error {
             WorkerError::Unavailable(_) => Skip::Absent,
+            WorkerError::NoRoom(_) => Skip::NoRoom,
             _ => Skip::Failed,
         }
     }

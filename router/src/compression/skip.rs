@@ -17,6 +17,8 @@ pub(crate) enum Skip {
     TooLong,
     /// The worker has too much to do.
     Busy,
+    /// The worker finds no room on its device.
+    NoRoom,
     /// The worker took too long.
     Timeout,
     /// The worker failed or went away.
@@ -24,7 +26,7 @@ pub(crate) enum Skip {
 }
 
 impl Skip {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Short,
         Self::Protected,
         Self::Text,
@@ -32,6 +34,7 @@ impl Skip {
         Self::Vocabulary,
         Self::TooLong,
         Self::Busy,
+        Self::NoRoom,
         Self::Timeout,
         Self::Failed,
     ];
@@ -45,6 +48,7 @@ impl Skip {
             Self::Vocabulary => "vocabulary",
             Self::TooLong => "too_long",
             Self::Busy => "busy",
+            Self::NoRoom => "no_room",
             Self::Timeout => "timeout",
             Self::Failed => "failed",
         }

@@ -148,7 +148,9 @@ fn status(error: &RouterError) -> StatusCode {
         | RouterError::BodyCut => StatusCode::BAD_REQUEST,
         RouterError::Generate(error) => match error {
             GenerateError::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
-            GenerateError::ShuttingDown | GenerateError::Gone(_) => StatusCode::SERVICE_UNAVAILABLE,
+            GenerateError::ShuttingDown | GenerateError::Gone(_) | GenerateError::Away(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             GenerateError::Model(_) => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::BAD_REQUEST,
         },
@@ -157,7 +159,7 @@ fn status(error: &RouterError) -> StatusCode {
                 StatusCode::BAD_REQUEST
             }
             WorkerError::QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
-            WorkerError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            WorkerError::NoRoom(_) | WorkerError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             WorkerError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         },
         RouterError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -297,7 +299,9 @@ fn code(error: &RouterError) -> Option<&'static str> {
         RouterError::Generate(GenerateError::QueueFull { .. })
         | RouterError::Worker(WorkerError::QueueFull(_))
         | RouterError::Busy { .. } => Some("queue_full"),
-        RouterError::Worker(WorkerError::Unavailable(_)) => Some("worker_unavailable"),
+        RouterError::Worker(WorkerError::NoRoom(_) | WorkerError::Unavailable(_)) => {
+            Some("worker_unavailable")
+        }
         RouterError::Worker(WorkerError::Internal(_))
         | RouterError::Generate(GenerateError::Model(_)) => Some("worker_failed"),
         RouterError::Generate(GenerateError::ShuttingDown) | RouterError::Draining => {

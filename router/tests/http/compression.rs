@@ -22,7 +22,7 @@ pub const CHAT: &str = "/v1/chat/completions";
 /// Renders tools and calls; the demo's own does not.
 const TEMPLATE: &str = include_str!("../../../crates/compression/tests/data/qwen35.jinja");
 
-static TOKEN_LIST: LazyLock<[u8; 32]> = LazyLock::new(|| {
+pub static TOKEN_LIST: LazyLock<[u8; 32]> = LazyLock::new(|| {
     let model = GgufFile::open(MODEL).unwrap();
     let tokens = model.metadata().str_array("tokenizer.ggml.tokens");
     tokens.unwrap().unwrap().sha256()
@@ -59,7 +59,7 @@ impl Set {
         Self::with(config, worker, |worker, dir| worker.prefill(dir))
     }
 
-    fn with(
+    pub fn with(
         config: RouterConfig,
         worker: PlayedWorker,
         prefill: impl FnOnce(&PlayedWorker, &std::path::Path) -> Prefill,
@@ -76,7 +76,7 @@ impl Set {
     }
 
     /// Asks, and gives the prompt that the target got, as text, the tokens of it that the next turn has too, and the reply.
-    fn prompt(&self, body: &Value) -> (String, String, Reply) {
+    pub fn prompt(&self, body: &Value) -> (String, String, Reply) {
         let reply = self.server.post(CHAT, body);
         assert_eq!(reply.status, 200, "{}", reply.text());
         let asked = self.target.asked();
@@ -87,7 +87,7 @@ impl Set {
     }
 }
 
-fn off(mut body: Value) -> Value {
+pub fn off(mut body: Value) -> Value {
     body["prefill_compression"] = "off".into();
     body
 }
@@ -296,6 +296,7 @@ fn without_the_workers_help_prompts_are_whole() {
         (Play::Refuse(CompressError::QueueFull { limit: 2 }), "busy"),
         (Play::Hang, "timeout"),
         (Play::BreakOff, "failed"),
+        (Play::Crowded(Arc::default()), "no_room"),
         (gone(), "absent"),
     ] {
         // One that has failed is not asked again at once.

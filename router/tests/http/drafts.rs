@@ -158,6 +158,7 @@ impl Draft for Workers {
 impl Target for Workers {
     type GenerateStream = HeldStream<target::GenerateEvent>;
     type AttachStream = HeldStream<target::AttachEvent>;
+    type ParkStream = HeldStream<target::ParkEvent>;
     type WatchStream = HeldStream<target::Round>;
 
     async fn describe(
@@ -190,6 +191,20 @@ impl Target for Workers {
         _: Request<target::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         Err(Status::unimplemented("the script answers"))
+    }
+
+    async fn park(
+        &self,
+        _: Request<target::ParkRequest>,
+    ) -> Result<Response<Self::ParkStream>, Status> {
+        Err(Status::unimplemented("nobody asks"))
+    }
+
+    async fn unpark(
+        &self,
+        _: Request<target::UnparkRequest>,
+    ) -> Result<Response<target::Unparked>, Status> {
+        Err(Status::unimplemented("nobody asks"))
     }
 
     async fn attach(

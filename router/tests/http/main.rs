@@ -27,3 +27,4 @@ mod status;
 mod thinking;
 mod tools;
 mod transport;
+mod turns;

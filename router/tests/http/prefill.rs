@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use crate::server::MODEL;
 pub enum Play {
     Answer,
     Refuse(CompressError),
+    /// Has no room unless this says that there is some.
+    Crowded(Arc<AtomicBool>),
     /// Tells progress, and then nothing.
     Hang,
     /// Ends without a word.
@@ -202,7 +205,11 @@ impl Service for PlayedWorker {
             Play::Refuse(error) => return Err(compress_status(&error)),
             Play::BreakOff => Box::pin(opening),
             Play::Hang => Box::pin(opening.chain(tokio_stream::pending())),
-            Play::Answer => {
+            Play::Crowded(has_room) if !has_room.load(Ordering::SeqCst) => {
+                let no_room = CompressError::NoRoom("2 GiB of 1".to_owned());
+                Box::pin(opening.chain(tokio_stream::once(Err(compress_status(&no_room)))))
+            }
+            Play::Answer | Play::Crowded(_) => {
                 let compression = Compression(self.compression(&request));
                 Box::pin(opening.chain(tokio_stream::once(event(compression))))
             }

@@ -44,7 +44,7 @@ impl Stand {
             max_sequences: 2,
             device: String::new(),
         };
-        let shared = Arc::new(Shared::new(description, &CONFIG));
+        let shared = Arc::new(Shared::new(description, &CONFIG, false));
         Self {
             model,
             prefixes: Prefixes::new(config, Arc::clone(&shared)),

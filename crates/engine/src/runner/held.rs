@@ -141,7 +141,7 @@ impl Runner {
     }
 
     /// Gives back what requests hold whose callers left.
-    fn drop_cancelled_held(&mut self) {
+    pub(super) fn drop_cancelled_held(&mut self) {
         let is_cancelled = |held: &Held| held.waiting.events.is_closed();
         if self.held.requests.front().is_some_and(is_cancelled) {
             self.give_up_loading();
@@ -165,14 +165,20 @@ impl Runner {
         }
     }
 
-    /// Ends: tells those that wait, and writes what is not in files within what is left of the grace.
-    pub(super) fn end_disk(&mut self, why: &GenerateError) {
+    /// Ends the requests that wait for files.
+    pub(super) fn end_held(&mut self, why: &GenerateError) {
         self.give_up_loading();
         for held in std::mem::take(&mut self.held.requests) {
+            self.promised_pages -= held.pages;
             self.shared.leave();
             // A caller that left needs no answer.
             let _left = held.waiting.events.send(Err(why.clone()));
         }
+    }
+
+    /// Ends: tells those that wait, and writes what is not in files within what is left of the grace.
+    pub(super) fn end_disk(&mut self, why: &GenerateError) {
+        self.end_held(why);
         let deadline = self.shared.drain_deadline().unwrap_or_else(Instant::now);
         if let Some(disk) = self.disk.as_mut().filter(|_| self.gone.is_none()) {
             disk.flush(&self.model, &mut self.prefixes, deadline);

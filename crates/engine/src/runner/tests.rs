@@ -1,12 +1,14 @@
-//! What a step that cannot be computed does. The rest of the thread is tested through [`crate::Engine`].
+//! What a step that cannot be computed does, and weights that do not come back. The rest of the thread is tested through [`crate::Engine`].
 
 use std::path::Path;
 
 use generation::{GenerateEvent, ModelDescription};
+use gguf::GgufFile;
 use kernels::CpuDevice;
 use models::{LoadOptions, load_path};
 use sampling::SamplingParams;
 
+use super::parking::Tries;
 use super::*;
 use crate::stream::GenerateStream;
 
@@ -29,7 +31,8 @@ fn runner() -> Runner {
         kv_type: None,
     };
     let device = Arc::new(CpuDevice::new(1).unwrap());
-    let model = load_path(path, device, options, &mut |_| {}).unwrap();
+    let mut model = load_path(&path, device, options, &mut |_| {}).unwrap();
+    model.keep_file(GgufFile::open(&path).unwrap());
     let description = ModelDescription {
         name: "demo-target".to_owned(),
         architecture: "qwen35".to_owned(),
@@ -38,7 +41,7 @@ fn runner() -> Runner {
         max_sequences: 4,
         device: "test".to_owned(),
     };
-    let shared = Arc::new(Shared::new(description, &CONFIG));
+    let shared = Arc::new(Shared::new(description, &CONFIG, model.can_park()));
     Runner::new(model, shared, CONFIG, None)
 }
 
@@ -101,4 +104,43 @@ async fn a_step_that_fails_ends_the_requests_in_it_and_no_others() {
     ));
     let stats = runner.shared.stats();
     assert_eq!((stats.running_sequences, stats.finished_requests), (0, 1));
+}
+
+#[tokio::test]
+async fn requests_wait_no_longer_than_the_patience_for_weights_that_do_not_come_back() {
+    let mut runner = runner();
+    let running = push(&runner, 6);
+    runner.round();
+    let waiting = push(&runner, 4);
+    let device = Arc::clone(runner.model.device());
+    runner.model.park().unwrap();
+    device.limit_memory(1);
+    let mut tries = Tries::default();
+    runner.come_back(&mut tries);
+    assert!(runner.model.is_parked());
+    let first = tries.next().unwrap();
+    let stats = runner.shared.stats();
+    assert_eq!((stats.running_sequences, stats.queued_requests), (1, 1));
+    runner.patience = Duration::ZERO;
+    runner.come_back(&mut tries);
+    assert!(tries.next().unwrap() > first);
+    let stats = runner.shared.stats();
+    assert_eq!((stats.running_sequences, stats.queued_requests), (0, 0));
+    for stream in [running, waiting] {
+        let end = last(stream).await;
+        assert!(
+            matches!(&end, Err(GenerateError::Away(why)) if why.contains("does not fit")),
+            "{end:?}"
+        );
+    }
+    device.limit_memory(u64::MAX);
+    runner.come_back(&mut tries);
+    let again = push(&runner, 6);
+    while runner.shared.stats().finished_requests == 0 {
+        runner.round();
+    }
+    assert!(matches!(
+        last(again).await,
+        Ok(GenerateEvent::Finished { .. })
+    ));
 }

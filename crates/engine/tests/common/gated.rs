@@ -17,6 +17,10 @@ struct State {
     /// Steps that may pass, counted from the start; `None`: all.
     may_pass: Option<usize>,
     broken: bool,
+    /// No weights find room.
+    full: bool,
+    /// Matrices brought to the device.
+    loads: usize,
 }
 
 /// Stops steps before they compute. Open at first.
@@ -49,6 +53,26 @@ impl Gate {
     /// Makes the next step that passes panic.
     pub fn break_down(&self) {
         self.change(|state| state.broken = true);
+    }
+
+    /// Lets no more weights come to the device, or does again.
+    pub fn fill(&self, is_full: bool) {
+        self.change(|state| state.full = is_full);
+    }
+
+    /// Matrices brought to the device so far.
+    pub fn loads(&self) -> usize {
+        self.state().loads
+    }
+
+    fn load(&self) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        // The first ones find room: there is something to give back.
+        if state.full && state.loads % 10 == 9 {
+            return Err(DeviceError::OutOfMemory { bytes: 77 });
+        }
+        state.loads += 1;
+        Ok(())
     }
 
     /// Returns when the step number `steps`, counted from 1, stands at the gate or has passed it.
@@ -106,6 +130,14 @@ impl Device for GatedDevice {
         self.inner.embed(table, ids, out);
     }
 
+    fn release_working_memory(&self) {
+        self.inner.release_working_memory();
+    }
+
+    fn restore_working_memory(&self) -> Result<(), DeviceError> {
+        self.inner.restore_working_memory()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }
@@ -115,6 +147,7 @@ impl Device for GatedDevice {
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Matrix, DeviceError> {
+        self.gate.load()?;
         self.inner.load_matrix(source)
     }
 

@@ -12,6 +12,7 @@ use generation::{
     FinishReason, GenerateError, GenerateEvent, GenerateRequest, ModelDescription, Timings, Token,
     WorkerStats,
 };
+use gguf::GgufFile;
 use kernels::{Device, DeviceName, open_device};
 use models::{LoadOptions, Model, load_path};
 use sampling::SamplingParams;
@@ -77,7 +78,9 @@ pub fn load(config: EngineConfig, gate: &Arc<Gate>) -> Model {
 pub fn load_with(options: LoadOptions, gate: &Arc<Gate>) -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/demo/demo-target.gguf");
     let device = Arc::new(GatedDevice::new(Arc::clone(gate)));
-    load_path(path, device, options, &mut |_| {}).unwrap()
+    let mut model = load_path(&path, device, options, &mut |_| {}).unwrap();
+    model.keep_file(GgufFile::open(&path).unwrap());
+    model
 }
 
 pub fn describe(model: &Model, config: EngineConfig) -> ModelDescription {

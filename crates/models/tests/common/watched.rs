@@ -50,6 +50,14 @@ impl Device for Watched {
         }
     }
 
+    fn release_working_memory(&self) {
+        self.inner.release_working_memory();
+    }
+
+    fn restore_working_memory(&self) -> Result<(), DeviceError> {
+        self.inner.restore_working_memory()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

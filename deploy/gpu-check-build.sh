@@ -30,8 +30,8 @@ collect() {
   rm -f "$log"
 }
 collect kernels conformance kv_types exchange
-collect models goldens gpu lossless stages dflash_goldens dflash_context dflash_dialects dflash_demo speculation_goldens
-collect engine speculation lossless prefixes disk
+collect models goldens gpu lossless one_launch parking stages dflash_goldens dflash_context dflash_dialects dflash_demo speculation_goldens
+collect engine speculation lossless prefixes disk parking
 
 # collect_bench NAME
 collect_bench() {

@@ -164,9 +164,9 @@ for split in "${splits[@]}"; do
 done
 
 if [ -n "$tests" ]; then
-  for test in kernels.conformance kernels.kv_types kernels.exchange models.goldens models.gpu models.lossless models.stages models.dflash_goldens \
+  for test in kernels.conformance kernels.kv_types kernels.exchange models.goldens models.gpu models.lossless models.one_launch models.parking models.stages models.dflash_goldens \
     models.dflash_context models.dflash_dialects models.dflash_demo models.speculation_goldens engine.speculation \
-    engine.lossless engine.prefixes engine.disk; do
+    engine.lossless engine.prefixes engine.disk engine.parking; do
     if [ -x "$tests/$test" ]; then
       check "$test" env TANDEM_TEST_DEVICES="$device" TANDEM_TEST_DEVICE="$device" "$tests/$test" --nocapture
     else

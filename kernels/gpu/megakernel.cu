@@ -32,6 +32,9 @@
 #include "tables.h"
 #include "together.h"
 
+// Elsewhere a step goes operation by operation.
+#if HAS_RINGS
+
 constexpr u32 BLOCK_THREADS = BLOCK_WARPS * LANES;
 
 // A matrix's rows among those of a phase, in sixteens.
@@ -656,3 +659,4 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
 #endif
     }
 }
+#endif

@@ -45,6 +45,7 @@ DEVICE void let_others_run() { emulation::let_others_run(); }
 constexpr u32 PATIENCE = 1 << 12;
 #endif
 
+#if !ON_HIP
 // Where what is waited for comes from.
 struct Waiting {
     // What numbers of this launch are counted from.
@@ -128,3 +129,4 @@ DEVICE void put(const Target& to, u32 at, float value, u32 number) {
     if (to.words) store_word(to.words + at, (u64)number << 32 | f32_to_bits(value));
     if (to.plain) to.plain[at] = value;
 }
+#endif

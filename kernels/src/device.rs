@@ -609,7 +609,8 @@ pub trait Device: Send + Sync {
     fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer);
 
     /// Calls `work`, which calls operations of this device: always the same, with the same buffers, for steps with the same
-    /// variant and shapes. A device may record them and, the next time, repeat what it recorded instead of calling `work`.
+    /// variant and shapes. A device may record them, for which it may call `work` more than once, and, the next time, repeat what it
+    /// recorded instead of calling it.
     fn step(&self, step: &Step<'_>, work: &mut dyn FnMut()) {
         let _ = step;
         work();

@@ -54,6 +54,7 @@ fn sources() -> Vec<driver::Source> {
         bandwidth::sources(),
         delta_net::sources(),
         linear::sources(),
+        megakernel::sources(),
         rows::sources(),
         sparse::sources(),
         tail::sources(),

@@ -11,7 +11,7 @@ use models::{Batch, BatchSegment, KvType, Model, SequenceId};
 use common::golden::Golden;
 use common::watched::Watched;
 use common::{chain, data, device_name, gpu, open_on, tree};
-use kernels::DeviceName;
+use kernels::{DecodePath, DeviceName};
 
 /// Tokens before the decode steps.
 const PROMPT: usize = 9;
@@ -33,7 +33,10 @@ struct Run {
 
 impl Run {
     fn new(name: &str, repeats: bool, layers: Vec<usize>) -> Self {
-        let device = Arc::new(Watched::new(gpu(), repeats));
+        let gpu = gpu();
+        // Operations that are told in place of being launched would be counted.
+        gpu.set_decode_path(DecodePath::Graph);
+        let device = Arc::new(Watched::new(gpu, repeats));
         let path = data().join(format!("{name}.gguf"));
         Self {
             model: open_on(Arc::clone(&device) as _, path, KvType::F32),

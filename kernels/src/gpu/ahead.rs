@@ -10,7 +10,7 @@ use crate::gpu::modules::HEADERS;
 use crate::gpu::nvrtc::Nvrtc;
 
 /// What clang is told: freestanding, as hiprtc does it.
-const HIP_OPTIONS: [&str; 10] = [
+const HIP_OPTIONS: [&str; 11] = [
     "-x",
     "hip",
     "--cuda-device-only",
@@ -20,6 +20,7 @@ const HIP_OPTIONS: [&str; 10] = [
     "-nogpuinc",
     "-std=c++17",
     "-O3",
+    "-ffp-contract=off",
     "-Rpass-analysis=kernel-resource-usage",
     "-c",
 ];

@@ -13,7 +13,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tensor::DType;
+
+use crate::device::DeltaNetShape;
 use crate::error::DeviceError;
+use crate::gpu::attention::HeadShape;
 use crate::gpu::delta_net;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
@@ -25,6 +29,7 @@ pub(super) use crate::gpu::megakernel::recorder::Recorder;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::rows::Embedding;
 use crate::gpu::tables::TablePtrs;
+use crate::kv::{KvType, KvTypes};
 
 /// Pieces of the ring at most.
 const MOST_STAGES: usize = 64;
@@ -42,6 +47,63 @@ const COMBINE_BYTES: usize = 16 * 32 * 20;
 /// Warps of a block, by the shared memory that it can have: their rings are to hold some tiles each.
 pub(super) fn block_warps(shared_bytes: usize) -> usize {
     if shared_bytes >= 160 << 10 { 16 } else { 8 }
+}
+
+/// The kernel for steps with such weights, and with such layers where there are some.
+fn source(
+    types: u32,
+    warps: usize,
+    stages: usize,
+    delta: Option<&DeltaNetShape>,
+    heads: Option<&HeadShape>,
+) -> Source {
+    let mut defines = vec![
+        ("TYPES", types.to_string()),
+        ("BLOCK_WARPS", warps.to_string()),
+        ("STAGES", stages.to_string()),
+        ("HAS_DELTA", u32::from(delta.is_some()).to_string()),
+        ("HAS_ATTENTION", u32::from(heads.is_some()).to_string()),
+    ];
+    defines.extend(delta.map(delta_net::defines).unwrap_or_default());
+    defines.extend(heads.map_or_else(Vec::new, HeadShape::megakernel_defines));
+    Source {
+        name: "megakernel.cu",
+        text: include_str!("../../gpu/megakernel.cu"),
+        defines,
+    }
+}
+
+/// For steps of published small models: hybrid ones with several types of weights, and a dense one; see [`crate::gpu::sources`].
+pub(super) fn sources() -> Vec<Source> {
+    let hybrid = DeltaNetShape {
+        num_k_heads: 16,
+        num_v_heads: 16,
+        k_dim: 128,
+        v_dim: 128,
+        conv_taps: 4,
+    };
+    let heads = |num_heads, num_kv_heads, head_dim, kv_type| HeadShape {
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        types: KvTypes::both(kv_type),
+    };
+    let types = |dtypes: &[DType]| dtypes.iter().fold(0, |mask, d| mask | 1 << d.ggml_id());
+    let of_hybrid = heads(8, 2, 256, KvType::F16);
+    let of_dense = heads(16, 8, 128, KvType::Q8_0);
+    [
+        (types(&[DType::BF16]), 17, Some(&hybrid), of_hybrid),
+        (types(&[DType::Q8_0]), 40, Some(&hybrid), of_hybrid),
+        (
+            types(&[DType::Q4K, DType::Q6K, DType::Q8_0]),
+            40,
+            Some(&hybrid),
+            of_hybrid,
+        ),
+        (types(&[DType::BF16]), 17, None, of_dense),
+    ]
+    .map(|(types, stages, delta, heads)| source(types, 16, stages, delta, Some(&heads)))
+    .into()
 }
 
 /// A word in host memory that the device sees: set by a launch whose blocks waited for what did not come.
@@ -158,21 +220,9 @@ impl Program {
             upload(bytemuck::cast_slice(&pieces))?,
             upload(bytemuck::cast_slice(&first_piece))?,
         ];
-        let mut defines = vec![
-            ("TYPES", recorder.types.to_string()),
-            ("BLOCK_WARPS", warps.to_string()),
-            ("STAGES", stages.to_string()),
-            ("HAS_DELTA", u32::from(delta.is_some()).to_string()),
-            ("HAS_ATTENTION", u32::from(heads.is_some()).to_string()),
-        ];
-        defines.extend(delta.map(delta_net::defines).unwrap_or_default());
-        defines.extend(heads.map_or_else(Vec::new, |shape| shape.megakernel_defines()));
+        let source = source(recorder.types, warps, stages, delta, heads);
         let program = Self {
-            source: Source {
-                name: "megakernel.cu",
-                text: include_str!("../../gpu/megakernel.cu"),
-                defines,
-            },
+            source,
             launch: Launch {
                 grid: [recorder.plan.blocks() as u32, 1, 1],
                 threads: (warps * 32) as u32,

@@ -47,6 +47,12 @@ pub enum DeviceError {
         /// Bytes asked for.
         bytes: usize,
     },
+    /// The device has not even the memory that a call of its runtime needs.
+    #[error("the device's memory is full: {call}")]
+    MemoryFull {
+        /// The call, and the runtime's words.
+        call: String,
+    },
     /// What cannot be a limit of memory.
     #[error("{got} GiB of device memory: expected more than 0")]
     MemoryLimit {
@@ -101,6 +107,14 @@ pub enum DeviceError {
         /// The compiler's words.
         log: String,
     },
+}
+
+impl DeviceError {
+    /// Whether it may go well when others have given memory back.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::MemoryFull { .. })
+    }
 }
 
 fn devices(count: usize, kind: &str) -> String {

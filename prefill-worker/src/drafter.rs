@@ -72,7 +72,8 @@ impl Drafter {
             return Ok(loaded);
         }
         let device = open_limited_device(self.device, self.threads, self.device_memory);
-        let device = device.map_err(|error| CompressError::Model(error.to_string()))?;
+        // A card that others have filled has no room for the runtime's own bookkeeping either.
+        let device = device.map_err(|error| refusal(error.into()))?;
         let need = scorer_memory_need(&self.file, &self.options, tokens);
         let need = need.map_err(refusal)?.on(device.as_ref());
         if need.missing() > 0 {
@@ -93,6 +94,7 @@ pub(crate) fn refusal(error: ModelError) -> CompressError {
     let words = error.to_string();
     match error {
         ModelError::DoesNotFit { .. } => CompressError::NoRoom(words),
+        ModelError::Device(error) if error.is_out_of_memory() => CompressError::NoRoom(words),
         ModelError::TokenOutOfRange { .. } => CompressError::Invalid(words),
         _ => CompressError::Model(words),
     }

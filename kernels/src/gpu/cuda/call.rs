@@ -55,9 +55,13 @@ pub(super) fn check(call: &str, result: CUresult) -> Result<(), DeviceError> {
     if is_ok(result) {
         return Ok(());
     }
-    Err(DeviceError::Driver {
-        what: words(call, result),
-    })
+    let words = words(call, result);
+    Err(
+        match result as u32 == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 {
+            true => DeviceError::MemoryFull { call: words },
+            false => DeviceError::Driver { what: words },
+        },
+    )
 }
 
 /// Compared as a number: a driver that is newer than the bindings may answer with one that they do not name.

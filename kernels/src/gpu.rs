@@ -24,6 +24,7 @@ mod megakernel;
 mod memory;
 mod modules;
 mod nvrtc;
+mod one_row;
 mod places;
 mod rope;
 mod rows;

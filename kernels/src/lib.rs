@@ -7,6 +7,7 @@
 
 mod buffer;
 mod cpu;
+mod decode_path;
 mod device;
 mod error;
 mod gpu;
@@ -18,11 +19,12 @@ mod span;
 
 pub use crate::buffer::Buffer;
 pub use crate::cpu::{CpuDevice, Tier};
+pub use crate::decode_path::DecodePath;
 pub use crate::device::{
-    AttentionArgs, DecodePath, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer,
-    DeltaNetShape, DeltaNetState, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs,
-    KvCommitLayer, KvLayer, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS, Projection,
-    RopeArgs, RopeStyle, Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape,
+    DeltaNetState, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs, KvCommitLayer,
+    KvLayer, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS, Projection, RopeArgs, RopeStyle,
+    Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
 };
 pub use crate::error::DeviceError;
 #[doc(hidden)]

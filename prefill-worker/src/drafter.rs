@@ -150,3 +150,27 @@ fn name(file: &GgufFile) -> String {
     };
     named.map(str::to_owned).or_else(stem).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use kernels::DeviceError;
+
+    use super::*;
+
+    /// Others give way for a lack of room, and for nothing else.
+    #[test]
+    fn a_card_that_is_full_is_a_lack_of_room() {
+        let full = DeviceError::MemoryFull {
+            call: String::new(),
+        };
+        let broken = DeviceError::Driver {
+            what: String::new(),
+        };
+        let of = |error: DeviceError| refusal(error.into());
+        assert!(matches!(of(full), CompressError::NoRoom(_)));
+        let bytes = 1;
+        let missing = DeviceError::OutOfMemory { bytes };
+        assert!(matches!(of(missing), CompressError::NoRoom(_)));
+        assert!(matches!(of(broken), CompressError::Model(_)));
+    }
+}

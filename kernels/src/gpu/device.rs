@@ -2,30 +2,30 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use tensor_channel::ChannelDevice;
 
 use crate::buffer::{Buffer, NOT_F16};
+use crate::decode_path::DecodePath;
 use crate::device::{
-    AttentionArgs, DecodePath, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs,
-    KvAppendArgs, KvCommitArgs, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs,
-    TopKArgs, Visibility,
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
+    KvCommitArgs, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs, TopKArgs,
+    Visibility,
 };
 use crate::error::DeviceError;
 use crate::gpu::cuda::Cuda;
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Graph, Launch, Source};
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::hip::HipDriver;
-use crate::gpu::megakernel::{Choice, Program, Recorder, StuckFlag, Way, block_warps};
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
+use crate::gpu::one_row::OneRow;
 use crate::gpu::rope::TurnTables;
 use crate::gpu::scratch::{Scratch, ScratchMemory};
-use crate::gpu::steps::{Next, OneLaunch, Recorded, Shape, Steps, seen_bucket};
+use crate::gpu::steps::{Next, Recorded, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
@@ -48,12 +48,7 @@ pub struct GpuDevice {
     /// Counts the times that scratch memory or tables moved.
     moves: AtomicU64,
     steps: Mutex<Steps>,
-    one_row: Mutex<OneRow>,
-    /// Is told operations in place of launching them.
-    recorder: Mutex<Option<Recorder>>,
-    stuck: OnceLock<StuckFlag>,
-    /// Steps that went as one launch.
-    one_launches: AtomicU64,
+    pub(super) one_row: OneRow,
     /// Ids of the running step on the device.
     ids: Mutex<DeviceIds>,
     /// Angles of rotary embeddings.
@@ -88,21 +83,13 @@ impl GpuDevice {
     }
 
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {
-        let blocks = one_row_blocks(driver.facts());
         Ok(Self {
             modules: Modules::new(Arc::clone(&driver)),
             tables: Mutex::new(DeviceTables::new(&driver)?),
             scratch: Mutex::new(ScratchMemory::new(&driver)?),
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
-            one_row: Mutex::new(OneRow {
-                path: DecodePath::Auto,
-                blocks,
-                lost_blocks: 0,
-            }),
-            recorder: Mutex::default(),
-            stuck: OnceLock::new(),
-            one_launches: AtomicU64::new(0),
+            one_row: OneRow::new(driver.facts()),
             ids: Mutex::new(DeviceIds {
                 memory: DeviceMemory::new(&driver, 0)?,
                 host: Vec::new(),
@@ -223,118 +210,6 @@ impl GpuDevice {
         Ok(())
     }
 
-    /// The step as one launch too, where it has one row, its state moves along, and this device has such launches.
-    fn one_launch(
-        &self,
-        step: &Step<'_>,
-        most_seen: usize,
-        work: &mut dyn FnMut(),
-    ) -> Option<Arc<OneLaunch>> {
-        let OneRow { path, blocks, .. } = *self.one_row();
-        let [segment] = step.segments else {
-            return None;
-        };
-        if path == DecodePath::Graph || blocks == 0 || segment.parents.len() != 1 {
-            return None;
-        }
-        // Emulation has no speed to choose by.
-        if !segment.advance || (path == DecodePath::Auto && self.facts().arch == "host") {
-            return None;
-        }
-        let most_seen = seen_bucket(most_seen);
-        let warps = block_warps(self.facts().shared_bytes_per_block as usize);
-        *self.recorder() = Some(Recorder::new(&self.driver, (blocks, warps), most_seen));
-        work();
-        let program = self.recorder().take().map(|recorder| {
-            let tables = self.tables(step.segments, step.visibility)?.ptrs;
-            Program::new(self, recorder, tables, self.stuck_flag()?)
-        });
-        match program? {
-            Ok(program) => Some(Arc::new(OneLaunch {
-                program,
-                choice: Mutex::new(Choice::new(path)),
-            })),
-            Err(error) => {
-                match path {
-                    DecodePath::Megakernel => tracing::warn!(%error, "steps are graphs"),
-                    _ => tracing::debug!(%error, "steps are graphs"),
-                }
-                None
-            }
-        }
-    }
-
-    /// Runs a step in the way that is chosen, or times the one that is to be tried.
-    fn run_either(&self, graph: Graph, launch: &OneLaunch) -> Result<(), DeviceError> {
-        let choice = || launch.choice.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut way, is_timed) = choice().next();
-        if is_timed {
-            self.driver.synchronize()?;
-        }
-        let begin = Instant::now();
-        if way == Way::Megakernel
-            && let Err(error) = launch.program.launch(self)
-        {
-            tracing::warn!(%error, "a step is no single launch: steps like it are graphs from now on");
-            *choice() = Choice::new(DecodePath::Graph);
-            way = Way::Graph;
-        }
-        if way == Way::Megakernel {
-            self.one_launches.fetch_add(1, Ordering::Relaxed);
-        } else {
-            // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
-            unsafe { self.driver.launch_graph(graph) };
-        }
-        if is_timed {
-            self.driver.synchronize()?;
-            if let Some([graph, megakernel]) = choice().tell(way, begin.elapsed()) {
-                tracing::info!(?graph, ?megakernel, "how steps of one row are launched");
-            }
-        }
-        Ok(())
-    }
-
-    /// Has steps of one row go as one launch, of so many blocks, for tests of what happens where they do not fit.
-    #[doc(hidden)]
-    pub fn set_one_row_blocks(&self, blocks: usize) {
-        self.one_row().blocks = blocks;
-    }
-
-    /// Steps that went as one launch, for tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn one_launches(&self) -> u64 {
-        self.one_launches.load(Ordering::Relaxed)
-    }
-
-    /// Launches so many blocks fewer than the others wait for, for tests of what happens then.
-    #[doc(hidden)]
-    pub fn lose_one_row_blocks(&self, blocks: usize) {
-        self.one_row().lost_blocks = blocks;
-    }
-
-    pub(super) fn one_row(&self) -> MutexGuard<'_, OneRow> {
-        self.one_row.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells an operation where operations are told; then it is not to be launched.
-    fn tell(&self, tell: impl FnOnce(&mut Recorder)) -> bool {
-        self.recorder().as_mut().map(tell).is_some()
-    }
-
-    fn stuck_flag(&self) -> Result<DevicePtr, DeviceError> {
-        if self.stuck.get().is_none() {
-            let flag = StuckFlag::new(&self.driver)?;
-            // One thread drives the device: nobody else has made one meanwhile.
-            let _ = self.stuck.set(flag);
-        }
-        Ok(self.stuck.get().map_or(DevicePtr::NULL, StuckFlag::ptr))
-    }
-
     fn fault(&self) -> MutexGuard<'_, Option<DeviceError>> {
         self.fault.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -366,15 +241,6 @@ impl GpuDevice {
     }
 }
 
-/// How steps of one row go.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OneRow {
-    path: DecodePath,
-    /// That work on a step which is one launch.
-    blocks: usize,
-    pub lost_blocks: usize,
-}
-
 /// Ids on the device.
 #[derive(Debug)]
 struct DeviceIds {
@@ -391,16 +257,6 @@ pub(super) struct Staged<'a> {
 impl Staged<'_> {
     pub fn host(&self) -> &HostTables {
         self.tables.host()
-    }
-}
-
-/// Blocks that a step of one row may go as one launch of: one for each multiprocessor, of chips that gpu/together.h is for.
-fn one_row_blocks(facts: &DeviceFacts) -> usize {
-    let number = facts.arch.strip_prefix("sm_").unwrap_or_default();
-    let number = number.trim_end_matches(|c: char| !c.is_ascii_digit());
-    match number.parse::<u32>() {
-        Ok(90..) => facts.multiprocessors as usize,
-        _ => usize::from(facts.arch == "host"),
     }
 }
 
@@ -446,7 +302,7 @@ impl Device for GpuDevice {
     }
 
     fn set_decode_path(&self, path: DecodePath) {
-        self.one_row().path = path;
+        self.one_row.setting().path = path;
     }
 
     fn limit_memory(&self, bytes: u64) {
@@ -500,13 +356,7 @@ impl Device for GpuDevice {
 
     fn finish(&self) -> Result<(), DeviceError> {
         self.driver.synchronize()?;
-        if self.stuck.get().is_some_and(StuckFlag::is_set) {
-            return Err(DeviceError::Driver {
-                what: "the megakernel's blocks waited in vain for each other: \
-                       the device is of no use any more (see --decode-path)"
-                    .to_owned(),
-            });
-        }
+        self.one_row.check()?;
         let mut fault = self.fault();
         match *fault {
             None => Ok(()),

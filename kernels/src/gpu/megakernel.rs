@@ -278,7 +278,7 @@ impl Program {
             device.launch_embedding(embedding)?;
         }
         let mut launch = self.launch;
-        launch.grid[0] -= device.one_row().lost_blocks as u32;
+        launch.grid[0] -= device.one_row.setting().lost_blocks as u32;
         // SAFETY: the kernel's struct; what it points to lives as long as this and as the recording that it belongs to.
         unsafe {
             device.driver.launch_together(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::device::DecodePath;
+use crate::decode_path::DecodePath;
 
 /// Steps that each way is timed for, the first of which does not count.
 const TRIALS: usize = 9;

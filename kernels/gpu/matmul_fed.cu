@@ -163,7 +163,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
 #pragma unroll 1
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
-            Sums acc, gate = {};
+            Sums acc;
             // Without splits, both matrices in turn.
             u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
@@ -171,7 +171,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
                 visit_type<Multiply>(unit.types[m], args, unit, m, ring, stages, sums, acc);
                 if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
             }
-            if (gather(args, unit, sums, gate, acc)) write_out(args, unit, gate, acc);
+            put_out(args, unit, sums, acc);
         }
     }
 }

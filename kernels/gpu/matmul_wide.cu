@@ -152,7 +152,6 @@ KERNEL_AHEAD(matmul_wide, WideArgs, THREADS, RESIDENT) {
             visit_type<Multiply>(unit.types[m], args, unit, m, shared, acc);
             if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
         }
-        Sums gate = {};
-        if (gather(args, unit, shared, gate, acc)) write_out(args, unit, gate, acc);
+        put_out(args, unit, shared, acc);
     }
 }

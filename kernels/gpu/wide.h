@@ -121,7 +121,8 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
     return shuffle(is_last, 0) != 0;
 }
 
-DEVICE void write_out(const WideArgs& args, const Unit& unit, const Sums& gate, const Sums& acc) {
+// Calls `each` with column tile, number and place of all outputs of a thread; i = 0..3 as in c of mma.h.
+template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, const Each& each) {
     u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
     u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
 #pragma unroll
@@ -129,12 +130,19 @@ DEVICE void write_out(const WideArgs& args, const Unit& unit, const Sums& gate, 
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 r = row + i / 2 * 8, c = column + ct * COLUMNS + i % 2;
-            if (r >= unit.rows || c >= args.num_rows) continue;
-            float value = acc[ct][i];
-            if (args.matrices == 2) value = silu(gate[ct][i]) * value;
-            float* to = unit.out + (u64)c * unit.rows + r;
-            *to = args.accumulate ? *to + value : value;
+            if (r < unit.rows && c < args.num_rows) each(ct, i, unit.out + (u64)c * unit.rows + r);
         }
+}
+// What outputs are added to. All at once: the compiler would have each wait for what is written before it.
+DEVICE void load_outputs(const WideArgs& args, const Unit& unit, Sums& before) {
+    for_outputs(args, unit, [&](u32 ct, u32 i, const float* at) { before[ct][i] = *at; });
+}
+DEVICE void write_out(const WideArgs& args, const Unit& unit, const Sums& gate, const Sums& acc, const Sums& before) {
+    for_outputs(args, unit, [&](u32 ct, u32 i, float* to) {
+        float value = acc[ct][i];
+        if (args.matrices == 2) value = silu(gate[ct][i]) * value;
+        *to = args.accumulate ? before[ct][i] + value : value;
+    });
 }
 
 DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
@@ -160,15 +168,19 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     unit.parts = args.parts + (u64)(is_whole ? 3 * block_x() : outputs * args.splits * in_turn) * SUM_WORDS;
 }
 
-// All splits together, of a unit's last matrix; `gate`: of its first, where there are two. Whether this warp has them.
-DEVICE bool gather(const WideArgs& args, const Unit& unit, u8* shared, Sums& gate, Sums& acc) {
+// Writes the outputs of a unit whose last sums are `acc`, or puts those down for the warp that comes last.
+DEVICE void put_out(const WideArgs& args, const Unit& unit, u8* shared, Sums& acc) {
+    Sums gate = {}, before = {};
     if (args.splits == 1) {
         if (args.matrices == 2) load_sums(unit.parts + 2 * SUM_WORDS, gate);
-        return true;
+        if (args.accumulate) load_outputs(args, unit, before);
+    } else {
+        store_sums(waiting(args, unit, shared, 1), acc);
+        // They come while the warp hears whether it is the last.
+        if (args.accumulate) load_outputs(args, unit, before);
+        if (!comes_last(unit.tickets + warp_index(), args.splits * args.matrices)) return;
+        gather_splits(unit.parts + (args.matrices - 1) * args.splits * SUM_WORDS, args.splits, acc);
+        if (args.matrices == 2) gather_splits(unit.parts, args.splits, gate);
     }
-    store_sums(waiting(args, unit, shared, 1), acc);
-    if (!comes_last(unit.tickets + warp_index(), args.splits * args.matrices)) return false;
-    gather_splits(unit.parts + (args.matrices - 1) * args.splits * SUM_WORDS, args.splits, acc);
-    if (args.matrices == 2) gather_splits(unit.parts, args.splits, gate);
-    return true;
+    write_out(args, unit, gate, acc, before);
 }

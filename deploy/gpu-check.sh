@@ -19,6 +19,7 @@ Checks Tandem on a GPU and measures it. Run it from the root of the repository. 
   --model FILE       a GGUF file to measure; may be given several times [default: the demo model inside TANDEM]
   --depth N,N        contexts to decode after [default: 0,4096]
   --rows N,N         rows of the trees to verify [default: 1,8,16,23,32,64]
+  --greedy N         tokens of the answer that both decode paths have to agree in; 0: none [default: 10000]
   --prefill-chunk N  prompt tokens computed in a step [default: 512]
   --no-bench         only the checks
   --compute-sanitizer
@@ -38,13 +39,13 @@ stop() {
   exit 2
 }
 
-device=cuda:0 tests='' models=() splits=() depth=0,4096 rows=1,8,16,23,32,64 chunk=512 bench=yes sanitizer='' logs='' tandem=''
+device=cuda:0 tests='' models=() splits=() depth=0,4096 rows=1,8,16,23,32,64 greedy=10000 chunk=512 bench=yes sanitizer='' logs='' tandem=''
 while [ $# -gt 0 ]; do
   case $1 in
     --help | -h) usage && exit 0 ;;
     --no-bench) bench='' && shift && continue ;;
     --compute-sanitizer) sanitizer=yes && shift && continue ;;
-    --device | --tests | --split | --model | --depth | --rows | --prefill-chunk | --logs)
+    --device | --tests | --split | --model | --depth | --rows | --greedy | --prefill-chunk | --logs)
       [ $# -gt 1 ] || stop "$1 wants a value" ;;
     -*) stop "unknown option $1; --help lists them" ;;
     *)
@@ -61,6 +62,7 @@ while [ $# -gt 0 ]; do
     --model) models+=("$2") ;;
     --depth) depth=$2 ;;
     --rows) rows=$2 ;;
+    --greedy) greedy=$2 ;;
     --prefill-chunk) chunk=$2 ;;
     --logs) logs=$2 ;;
   esac
@@ -191,7 +193,22 @@ if [ -n "$bench" ]; then
       >/dev/null 2>>"$logs/start.log" || return 1
     since "$from"
   }
-  summary="$scratch/summary"
+  # long_answer PATH ARGUMENTS: ids of a long greedy answer, decoded on that path.
+  long_answer() {
+    local path=$1
+    shift
+    "$tandem" run --device "$device" --decode-path "$path" "$@" -c $((greedy + 64)) --tokens "$scratch/prompt.json" -n "$greedy" \
+      --ignore-eos --json | sed 's/.*"tokens":\(\[[0-9,]*\]\).*/\1/'
+  }
+  same_on_both_paths() {
+    local graph megakernel
+    graph=$(long_answer graph "$@") && megakernel=$(long_answer megakernel "$@") || return 1
+    printf 'graph: %s\nmegakernel: %s\n' "$graph" "$megakernel"
+    [ "$(tr -cd , <<<"$graph" | wc -c)" = $((greedy - 1)) ] && [ "$graph" = "$megakernel" ]
+  }
+  echo '[1,2,3]' >"$scratch/prompt.json"
+  summary="$scratch/summary" paths="$scratch/paths" energy=()
+  [[ $device != cuda* ]] || energy=(--energy)
   for model in "${models[@]}"; do
     file=()
     [ "$model" = demo ] || file=(--model "$model")
@@ -220,6 +237,27 @@ if [ -n "$bench" ]; then
             first, second)
         }' "$log" >>"$summary"
     fi
+    [ "$greedy" = 0 ] ||
+      check "$greedy greedy tokens of $name: the same on both decode paths" same_on_both_paths "${file[@]}"
+    for path in graph megakernel; do
+      if check "bench $name as $path" "$tandem" bench --device "$device" "${file[@]}" --decode-path "$path" --pp 8 --tg 128 \
+        --depth "$depth" "${energy[@]}"; then
+        # A test has a line for its speed and, further down, one for its energy.
+        awk -F '|' -v name="$name" -v path="$path" '
+          function trimmed(text) { gsub(/^ +| +$/, "", text); return text }
+          /^memory/ { bandwidth = $0; sub(/^memory +/, "", bandwidth); sub(/ .*/, "", bandwidth) }
+          /^\| energy/ { energy = 1 }
+          /^\| test/ { energy = 0 }
+          /^\| tg128/ && !energy { test = trimmed($2); tests[++count] = test; speed[test] = trimmed($3); share[test] = trimmed($6) }
+          /^\| tg128/ && energy { joule[trimmed($2)] = trimmed($3) }
+          END {
+            for (i = 1; i <= count; i++) {
+              test = tests[i]
+              printf("| %s | %s | %s | %s | %s | %s | %s |\n", name, path, test, bandwidth, speed[test], share[test], joule[test])
+            }
+          }' "$logs/bench-${name//[^A-Za-z0-9._-]/-}-as-$path.log" >>"$paths"
+      fi
+    done
     for split in "${splits[@]}"; do
       if check "bench $name over $split" "$tandem" bench --target-devices "$split" "${file[@]}" --pp 512 --tg 128 \
         --rows "$rows" --prefill-chunk "$chunk"; then
@@ -233,6 +271,12 @@ if [ -n "$bench" ]; then
     echo "| model | GB/s read | floor ms | tg128 ms | tg128 tok/s | share | tg128 at depth | pp512 tok/s | pp4096 tok/s | first start s | second |"
     echo "| --- | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |"
     cat "$summary"
+  fi
+  if [ -s "$paths" ]; then
+    echo
+    echo "| model | decode path | test | GB/s read | tok/s | share | tokens/J |"
+    echo "| --- | --- | --- | ---: | ---: | ---: | ---: |"
+    cat "$paths"
   fi
 fi
 echo

@@ -20,6 +20,16 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
         include_str!("../../gpu/attention_tiles.h"),
     ),
     ("together.h", include_str!("../../gpu/together.h")),
+    ("phases.h", include_str!("../../gpu/phases.h")),
+    ("step_products.h", include_str!("../../gpu/step_products.h")),
+    (
+        "step_recurrence.h",
+        include_str!("../../gpu/step_recurrence.h"),
+    ),
+    (
+        "step_attention.h",
+        include_str!("../../gpu/step_attention.h"),
+    ),
     ("emulation.h", include_str!("../../gpu/emulation.h")),
     ("kept.h", include_str!("../../gpu/kept.h")),
     ("kept_pairs.h", include_str!("../../gpu/kept_pairs.h")),

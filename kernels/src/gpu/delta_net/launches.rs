@@ -151,7 +151,7 @@ pub(in crate::gpu) fn defines(shape: &DeltaNetShape) -> Vec<(&'static str, Strin
     ]
 }
 
-/// Bytes of what gpu/megakernel.cu stages of a row: see `DeltaShared`.
+/// Bytes of what gpu/step_recurrence.h stages of a row: see `DeltaShared`.
 pub(in crate::gpu) fn staged_bytes(shape: &DeltaNetShape) -> usize {
     (2 * shape.k_dim.next_multiple_of(32) + shape.v_dim + 8) * size_of::<f32>()
 }

@@ -1,4 +1,4 @@
-//! What gpu/megakernel.cu takes.
+//! What gpu/phases.h has for gpu/megakernel.cu.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -32,7 +32,7 @@ pub(super) struct Job {
     pub first_sixteen: usize,
 }
 
-/// 16 rows of a matrix by some inputs; see gpu/megakernel.cu.
+/// 16 rows of a matrix by some inputs; see gpu/step_products.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Piece {

@@ -1,0 +1,122 @@
+// What a launch of a whole step is told: its phases, as src/gpu/megakernel/phases.rs makes them, and blocks' shares of them. Needs
+// BLOCK_WARPS.
+#pragma once
+#include "tables.h"
+#include "together.h"
+
+constexpr u32 BLOCK_THREADS = BLOCK_WARPS * LANES;
+
+// A matrix's rows among those of a phase, in sixteens.
+struct Output {
+    Target to;
+    u32 first_sixteen, rows;
+};
+constexpr u32 MOST_OUTPUTS = 4;
+// y = W norm(x), or silu(first) * second of two matrices, or on top of another row.
+struct Product {
+    Source row;
+    // Null: no norm.
+    const float* gamma;
+    // Where the row is made of answers of DeltaNet heads: their gates and the norm of heads. Null: it is not.
+    const float* head_gamma;
+    Source z;
+    // What is added to; at null: nothing.
+    Source add;
+    float eps, head_eps;
+    u32 cols, num_outputs, gated;
+    // Bits: by256, by32, floats.
+    u32 forms;
+    // Sixteens whose sums wait for each other at a time.
+    u32 round, unused;
+    Output outputs[MOST_OUTPUTS];
+};
+// A row of a DeltaNet layer's recurrence.
+struct Delta {
+    Source qkv, alpha, beta;
+    const float* conv_weight;
+    const float* a;
+    const float* dt_bias;
+    float* history;
+    float* states;
+    Target out;
+    float q_scale;
+};
+// Its history moves along, when `after` has come, which needs all that reads it. By the first `blocks` blocks from `first` on.
+struct Move {
+    Source qkv, after;
+    float* history;
+    u32 first, blocks;
+};
+// Queries of a row with all that it sees, split by split.
+struct Attend {
+    Source q, k, v;
+    const float* q_gamma;
+    const float* k_gamma;
+    const u64* turns;
+    void* cache_k;
+    void* cache_v;
+    // [H, splits, D], and maximum and sum of each.
+    float* partials;
+    Vec2f* sums;
+    // [Hkv, splits]: numbers of what is done.
+    u32* done;
+    float eps;
+    u32 num_heads, num_kv_heads, q_stride, num_splits, pairs, adjacent;
+};
+// The splits put together.
+struct Combine {
+    // Null: no gates.
+    Source q;
+    const float* partials;
+    const Vec2f* sums;
+    const u32* done;
+    Target out;
+    // Of the phase that splits are from.
+    u32 number;
+    u32 num_heads, q_stride, num_splits, heads_of_key;
+};
+enum Kind : u32 { PRODUCT, DELTA, MOVE, ATTEND, COMBINE };
+constexpr u32 PHASE_BYTES = 256;
+struct alignas(16) Phase {
+    u32 kind, number;
+    union {
+        Product product;
+        Delta delta;
+        Move move;
+        Attend attend;
+        Combine combine;
+        u8 bytes[PHASE_BYTES - 8];
+    };
+};
+static_assert(sizeof(Phase) == PHASE_BYTES, "phases lie one after another");
+
+// Sixteens of rows of a product phase that a block multiplies.
+struct Share {
+    u32 first, count;
+};
+
+struct StepArgs {
+    const Phase* phases;
+    // [blocks, phases]
+    const Share* shares;
+    // Pieces of the blocks, one list after another, and where they begin: [blocks]. Of every BLOCK_WARPS of a list, each warp has one.
+    const Vec4u* pieces;
+    const u32* first_piece;
+    Tables tables;
+    u32* is_stuck;
+    u32 num_phases, epoch;
+    // Shared memory: of phases, shares and the step; of forms and other things of a phase; of the sums of products.
+    u32 fixed_bytes, work_bytes, slot_bytes;
+};
+
+// What all phases of a launch work with.
+struct Context {
+    Waiting waiting;
+    Tables tables;
+    Row row;
+    Segment segment;
+    u8* work;
+    float* slots;
+};
+constexpr u32 CONTEXT_BYTES = 256;
+static_assert(sizeof(Context) <= CONTEXT_BYTES, "room in shared memory");

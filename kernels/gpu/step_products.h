@@ -1,0 +1,218 @@
+// Products of a step's row, piece by piece through a ring that is filled phases ahead. Needs TYPES, STAGES and what phases.h needs; with
+// HAS_DELTA after step_recurrence.h.
+#pragma once
+#include "activate.h"
+#include "phases.h"
+#include "products.h"
+#include "ring.h"
+
+// 16 rows of a matrix by 256 inputs or, at their end and of large types, less. Words: the address's low half; its high half, and from bit 16 on the
+// sixteenths of the bytes; tiles, and from bit 16 on the first of them among its rows'; the sums' slot, and from bit 16 on the type
+// and what else is so:
+constexpr u32 BEGINS_SLICE = 1 << 28, ENDS_SLICE = 1 << 29, ENDS_ROUND = 1u << 31;
+// Behind a list's end.
+constexpr u32 NO_PIECE = 0xffffffffu;
+DEVICE u32 tiles_of(const Vec4u& piece) { return piece.z & 0xffff; }
+
+template <u32 T> constexpr u32 largest_piece() {
+    if constexpr (T == 32) return 0;
+    else {
+        constexpr u32 bytes = (TYPES >> T & 1) != 0 ? smaller(256 / tile_cols(T), 8192 / tile_bytes(T)) * tile_bytes(T) : 0;
+        return bytes > largest_piece<T + 1>() ? bytes : largest_piece<T + 1>();
+    }
+}
+constexpr u32 STAGE_BYTES = (largest_piece<0>() + 127) / 128 * 128;
+typedef Ring<STAGES> PieceRing;
+static_assert(STAGES >= BLOCK_WARPS, "each warp has a piece");
+
+// The ring: what lies in it, what that is (in place of an address, which of the list it is, counted from 1), and what the list has for
+// the stage next, which comes along: nobody waits for a list.
+struct Stages {
+    u8* bytes;
+    Vec4u* pieces;
+    Vec4u* next;
+    const Vec4u* list;
+};
+
+// Begins to bring a piece to the ring's present stage, whose last one all lanes have read; a warp's work.
+DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
+    if (piece.w == NO_PIECE || lane_index() != 0) return;
+    u32 bytes = piece.y >> 16 << 4, slot = ring.slot;
+    stages.pieces[slot] = {which, 0, piece.z, piece.w};
+    ring.expect(slot, bytes + sizeof(Vec4u));
+    const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
+    if (bytes > 0) ring.copy(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
+    const Vec4u* next = stages.list + which - 1 + STAGES;
+    ring.copy(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
+}
+// Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
+// only the parity of what has come.
+DEVICE Vec4u wait_for(u32 which, PieceRing& ring, const Stages& stages) {
+    const volatile u32* there = &stages.pieces[ring.slot].x;
+    while (*there != which) let_others_run();
+    ring.wait_until_full();
+    return stages.pieces[ring.slot];
+}
+
+struct MultiplyPiece {
+    template <u32 T> static DEVICE_MEMBER void of(const Vec4u& piece, const u8* tiles, const Activations& x, Sums& sums) {
+        Columns columns = {form_of<T>(x) + (piece.z >> 16) * form_bytes(T), 0, 1};
+        u32 count = tiles_of(piece);
+        if constexpr (T == BF16) {
+            constexpr u32 BYTES = tile_bytes(T);
+            if (count == 4) return multiply_floats<T, 4>({tiles, tiles + BYTES, tiles + 2 * BYTES, tiles + 3 * BYTES}, columns, sums);
+        }
+        if constexpr (is_by256(T)) {
+            multiply_tile<T>(tiles, columns, sums);
+        } else if (count == 4 && !is_float(T)) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                multiply_tile<T>(tiles + i * tile_bytes(T), columns, sums);
+                columns.at += form_bytes(T);
+            }
+        } else {
+#pragma unroll 1
+            for (u32 i = 0; i < count; i++) {
+                multiply_tile<T>(tiles + i * tile_bytes(T), columns, sums);
+                columns.at += form_bytes(T);
+            }
+        }
+    }
+};
+
+// The row of a product in the forms that are read. `squares`: room for the row's.
+DEVICE Activations put_row(const Context& step, const Product& product, float* squares) {
+    u32 cols = product.cols, blocks = (cols + 255) / 256, warp = warp_index();
+    Activations to = forms_at(step.work, cols, product.forms & 1, product.forms & 2, product.forms & 4);
+    Source from = product.row;
+#if HAS_DELTA
+    if (product.head_gamma) {
+        float* row = step.slots;
+        delta::Norm norm = {nullptr, nullptr, row, product.head_eps};
+        delta::Factors gamma = delta::load_factors(product.head_gamma);
+        // The sums of the phase before lie where the row does.
+        sync_threads();
+#pragma unroll 1
+        for (u32 head = warp; head < HV; head += BLOCK_WARPS) {
+            delta::Factors answers, z;
+            take_strided(step.waiting, product.z, head * DV, (head + 1) * DV, z.of);
+            take_strided(step.waiting, product.row, head * DV, (head + 1) * DV, answers.of);
+            delta::norm_head(norm, head, answers, gamma, z);
+        }
+        sync_threads();
+        from = {row, 0};
+    }
+#endif
+    RowOf gamma = {product.gamma, cols, true};
+    float v[OWN], factors[OWN], inverse = 1.0f;
+    u32 last = NONE;
+    // Rows have whole eights of values, lanes behind the end none.
+    auto take = [&](u32 block) {
+        if (block == last) return;
+        last = block;
+        u32 first = 256 * block + OWN * lane_index();
+        if (first < cols) take_run(step.waiting, from, first, v);
+        else
+            for (u32 i = 0; i < OWN; i++) v[i] = 0.0f;
+    };
+    if (product.gamma) {
+        load_block(gamma, warp, factors);
+#pragma unroll 1
+        for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
+            take(block);
+            put_squares(squares, block, v);
+        }
+        sync_threads();
+        inverse = inverse_norm(squares, cols, product.eps);
+    }
+#pragma unroll 1
+    for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
+        take(block);
+        if (product.gamma) {
+            if (block != warp) load_block(gamma, block, factors);
+            norm(v, inverse, factors);
+        }
+        put_forms(to, 0, cols, block, false, v);
+        // They are used up.
+        last = NONE;
+    }
+    sync_threads();
+    return to;
+}
+
+// A matrix's inputs that have no place in a slice give no piece.
+DEVICE bool has_slice(u32 slice, u32 cols) {
+    u32 blocks = (cols + 255) / 256;
+    return slice * blocks / SLICES < (slice + 1) * blocks / SLICES;
+}
+// A matrix's sum for a row of sixteen `place` of those whose sums are there, slices in their order.
+DEVICE float sum_of(const float* slots, u32 cols, u32 r) {
+    float parts[SLICES];
+#pragma unroll
+    for (u32 k = 0; k < SLICES; k++) parts[k] = has_slice(k, cols) ? slots[k * TILE_ROWS + r] : 0.0f;
+#pragma unroll
+    for (u32 width = 1; width < SLICES; width *= 2)
+#pragma unroll
+        for (u32 k = 0; k < SLICES; k += 2 * width) parts[k] += parts[k + width];
+    return parts[0];
+}
+DEVICE float output_of(const float* slots, const Product& product, u32 place, u32 r) {
+    constexpr u32 OF_MATRIX = SLICES * TILE_ROWS;
+    if (!product.gated) return sum_of(slots + place * OF_MATRIX, product.cols, r);
+    return silu(sum_of(slots + 2 * place * OF_MATRIX, product.cols, r)) * sum_of(slots + (2 * place + 1) * OF_MATRIX, product.cols, r);
+}
+
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, float* squares) {
+    if (share.count == 0) return;
+    Activations x = put_row(step, product, squares);
+#pragma unroll 1
+    for (u32 first = 0; first < share.count; first += product.round) {
+        u32 count = smaller(product.round, share.count - first);
+        // Those that write, the last ones, have nothing else to wait for: what they add to came long before.
+        u32 mine = BLOCK_THREADS - 1 - thread_index();
+        u64 before = 0;
+        auto place_of = [&](u32 at, u32& output) {
+            u32 sixteen = share.first + first + at / TILE_ROWS;
+            output = 0;
+            while (output + 1 < product.num_outputs && sixteen >= product.outputs[output + 1].first_sixteen) output++;
+            return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
+        };
+        bool adds = product.add.at != nullptr;
+        if (adds && product.add.number != 0 && mine < count * TILE_ROWS) {
+            u32 output, row = place_of(mine, output);
+            // Looked at later.
+            if (row < product.outputs[output].rows) before = load_word(static_cast<const u64*>(product.add.at) + row);
+        }
+        Sums sums;
+        for (bool is_last = false; !is_last;) {
+            Vec4u piece = wait_for(which, ring, stages);
+            is_last = (piece.w & ENDS_ROUND) != 0;
+            if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
+            const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
+            if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
+            if ((piece.w & ENDS_SLICE) && lane_index() % 4 == 0) {
+                float* slot = step.slots + (piece.w & 0xffff) * TILE_ROWS + lane_index() / 4;
+                slot[0] = sums[0][0];
+                slot[8] = sums[0][2];
+            }
+            Vec4u next = stages.next[ring.slot];
+            ring.has_read();
+            bring(next, which + STAGES, ring, stages);
+            ring.skip(BLOCK_WARPS);
+            which += BLOCK_WARPS;
+        }
+        sync_threads();
+        for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
+            u32 output, row = place_of(at, output);
+            if (row >= product.outputs[output].rows) continue;
+            float value = output_of(step.slots, product, at / TILE_ROWS, at % TILE_ROWS);
+            if (adds) {
+                bool has_come = at == mine && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
+                value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, row)) + value;
+            }
+            put(product.outputs[output].to, row, value, step.waiting.epoch + number);
+        }
+        // The next sums take their place.
+        if (first + product.round < share.count) sync_threads();
+    }
+}

@@ -1,0 +1,84 @@
+// The recurrence of a DeltaNet layer for a step's row. Needs what delta_rows.h and phases.h need.
+#pragma once
+#include "phases.h"
+namespace delta {
+#include "delta_state.h"
+}
+
+// Columns of a head that a block walks with, those of one warp.
+constexpr u32 STRIP = 16, STRIPS = DV / STRIP;
+constexpr u32 WALKER = 4;
+static_assert(BLOCK_WARPS > WALKER, "warps that prepare and one that walks");
+struct DeltaShared {
+    delta::Staged<DV> staged;
+};
+
+// A part of a row, convolved: what is before it is plain, it comes itself as words.
+template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, u32 channel, float length, float* to) {
+    constexpr u32 VALUES = (DIM + LANES - 1) / LANES;
+    delta::HeadTaps<DIM> weights, values;
+    delta::load_weights(weights, layer.conv_weight, channel, DIM);
+#pragma unroll
+    for (u32 j = 0; j < VALUES; j++) {
+        u32 at = lane_index() + j * LANES;
+        const float* from = layer.history + (u64)step.segment.state_index * delta::KEPT_ROWS * delta::CHANNELS + channel + at;
+#pragma unroll
+        for (u32 tap = 0; tap < delta::KEPT_ROWS; tap++) values.of[j][tap] = at < DIM ? from[tap * delta::CHANNELS] : 0.0f;
+    }
+    float now[VALUES];
+    take_strided(step.waiting, layer.qkv, channel, channel + DIM, now);
+#pragma unroll
+    for (u32 j = 0; j < VALUES; j++) values.of[j][delta::KEPT_ROWS] = now[j];
+    delta::prepare_head(weights, values, DIM, length, to);
+}
+
+DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, DeltaShared& shared) {
+    u32 head = unit / STRIPS, strip = unit % STRIPS, key_head = head % HK, warp = warp_index(), lane = lane_index();
+    u32 column = strip * STRIP + lane / 8 * 4;
+    float* committed = layer.states + ((u64)step.segment.state_index * HV + head) * DK * DV + column;
+    auto& staged = shared.staged;
+    // Each with its own way through the barrier: registers are for what a warp has to do.
+    if (warp == WALKER) {
+        delta::State<4> state;
+        delta::load_state(state, committed);
+        sync_threads();
+        float answer = delta::whole(delta::advance<true, true>(state, staged, strip));
+        if (lane % 8 < 4) put(layer.out, head * DV + column + lane % 4, answer, step.waiting.epoch + number);
+        delta::store_state(state, committed);
+    } else {
+        if (warp == 0) {
+            if (DK / 4 + lane < delta::KEYS / 4) staged.q[DK / 4 + lane] = {};
+            prepare<DK>(step, layer, key_head * DK, layer.q_scale, reinterpret_cast<float*>(staged.q));
+        } else if (warp == 1) {
+            if (DK / 4 + lane < delta::KEYS / 4) staged.k[DK / 4 + lane] = {};
+            prepare<DK>(step, layer, (HK + key_head) * DK, 1.0f, reinterpret_cast<float*>(staged.k));
+        } else if (warp == 2) {
+            prepare<DV>(step, layer, 2 * HK * DK + head * DV, 0.0f, reinterpret_cast<float*>(staged.v));
+        } else if (warp == 3 && lane == 0) {
+            float a = layer.a[head], dt_bias = layer.dt_bias[head];
+            float alpha = take_one(step.waiting, layer.alpha, head), beta = take_one(step.waiting, layer.beta, head);
+            Vec2f gates = delta::prepare_gates(alpha, beta, a, dt_bias);
+            staged.gates.x = gates.x, staged.gates.y = gates.y;
+        }
+        sync_threads();
+    }
+    // The next phase, or unit, takes the place of what is staged.
+    sync_threads();
+}
+
+DEVICE void move_history(const Context& step, const Move& move) {
+    u32 blocks = move.blocks, block = (block_x() + grid_x() - move.first) % grid_x();
+    u32 of_block = (delta::CHANNELS + blocks - 1) / blocks, first = block * of_block;
+    if (block >= blocks) return;
+    // By the last warps, for the first ones have rows to wait for.
+    for (u32 i = BLOCK_THREADS - 1 - thread_index(); i < of_block && first + i < delta::CHANNELS; i += BLOCK_THREADS) {
+        float* history = move.history + (u64)step.segment.state_index * delta::KEPT_ROWS * delta::CHANNELS + first + i;
+        float values[delta::KEPT_ROWS + 1];
+#pragma unroll
+        for (u32 tap = 1; tap < delta::KEPT_ROWS; tap++) values[tap] = history[tap * delta::CHANNELS];
+        values[delta::KEPT_ROWS] = take_one(step.waiting, move.qkv, first + i);
+        take_one(step.waiting, move.after, 0);
+#pragma unroll
+        for (u32 tap = 0; tap < delta::KEPT_ROWS; tap++) history[tap * delta::CHANNELS] = values[tap + 1];
+    }
+}

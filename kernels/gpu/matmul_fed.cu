@@ -13,6 +13,7 @@
 #endif
 #define COLUMN_WARPS 1
 #define AT_ONCE COLUMN_TILES
+#define EARLY_OUTPUTS (COLUMN_TILES <= 4 || GROUPED)
 #include "ring.h"
 #include "wide.h"
 #if GROUPED

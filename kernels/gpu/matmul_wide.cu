@@ -11,6 +11,7 @@
 #define RESIDENT 2
 #endif
 #define AT_ONCE COLUMN_TILES
+#define EARLY_OUTPUTS (COLUMN_TILES <= 4)
 #include "wide.h"
 
 // Where the weights and columns of a unit of work lie, and how they pass through a stage.

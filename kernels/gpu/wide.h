@@ -1,5 +1,5 @@
-// Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS and
-// COLUMN_WARPS.
+// Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS,
+// COLUMN_WARPS and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
 //
 // A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of
 // the inputs. A unit of work: column block, split, matrix, row block, the fastest first, so that weights are read again from
@@ -121,28 +121,38 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
     return shuffle(is_last, 0) != 0;
 }
 
-// Calls `each` with column tile, number and place of all outputs of a thread; i = 0..3 as in c of mma.h.
-template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, const Each& each) {
+// Calls `each` with column tile, number and place of a thread's outputs of column tiles `first..end`; i = 0..3 as in c of mma.h.
+template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
     u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
     u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
 #pragma unroll
-    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+    for (u32 ct = first; ct < end; ct++)
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 r = row + i / 2 * 8, c = column + ct * COLUMNS + i % 2;
             if (r < unit.rows && c < args.num_rows) each(ct, i, unit.out + (u64)c * unit.rows + r);
         }
 }
-// What outputs are added to. All at once: the compiler would have each wait for what is written before it.
-DEVICE void load_outputs(const WideArgs& args, const Unit& unit, Sums& before) {
-    for_outputs(args, unit, [&](u32 ct, u32 i, const float* at) { before[ct][i] = *at; });
+// What outputs are added to. Some at once: the compiler would have each wait for what is written before it.
+DEVICE void load_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, Sums& before) {
+    for_outputs(args, unit, first, end, [&](u32 ct, u32 i, const float* at) { before[ct][i] = *at; });
 }
-DEVICE void write_out(const WideArgs& args, const Unit& unit, const Sums& gate, const Sums& acc, const Sums& before) {
-    for_outputs(args, unit, [&](u32 ct, u32 i, float* to) {
-        float value = acc[ct][i];
-        if (args.matrices == 2) value = silu(gate[ct][i]) * value;
-        *to = args.accumulate ? before[ct][i] + value : value;
-    });
+// Column tiles whose outputs are loaded at once.
+constexpr u32 LOADED = EARLY_OUTPUTS ? COLUMN_TILES : 4;
+// `more`: sums of the first of two matrices; else, with EARLY_OUTPUTS, what outputs are added to.
+DEVICE void write_out(const WideArgs& args, const Unit& unit, Sums& more, const Sums& acc) {
+    bool adds = args.matrices == 1 && args.accumulate;
+#pragma unroll
+    for (u32 first = 0; first < COLUMN_TILES; first += LOADED) {
+        u32 end = smaller(first + LOADED, (u32)COLUMN_TILES);
+        if (adds && !EARLY_OUTPUTS) load_outputs(args, unit, first, end, more);
+        for_outputs(args, unit, first, end, [&](u32 ct, u32 i, float* to) {
+            float value = acc[ct][i];
+            if (args.matrices == 2) value = silu(more[ct][i]) * value;
+            else if (adds) value = more[ct][i] + value;
+            *to = value;
+        });
+    }
 }
 
 DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
@@ -170,17 +180,18 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
 
 // Writes the outputs of a unit whose last sums are `acc`, or puts those down for the warp that comes last.
 DEVICE void put_out(const WideArgs& args, const Unit& unit, u8* shared, Sums& acc) {
-    Sums gate = {}, before = {};
+    Sums more = {};
+    bool loads = EARLY_OUTPUTS && args.matrices == 1 && args.accumulate;
     if (args.splits == 1) {
-        if (args.matrices == 2) load_sums(unit.parts + 2 * SUM_WORDS, gate);
-        if (args.accumulate) load_outputs(args, unit, before);
+        if (args.matrices == 2) load_sums(unit.parts + 2 * SUM_WORDS, more);
+        if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
     } else {
         store_sums(waiting(args, unit, shared, 1), acc);
         // They come while the warp hears whether it is the last.
-        if (args.accumulate) load_outputs(args, unit, before);
+        if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
         if (!comes_last(unit.tickets + warp_index(), args.splits * args.matrices)) return;
         gather_splits(unit.parts + (args.matrices - 1) * args.splits * SUM_WORDS, args.splits, acc);
-        if (args.matrices == 2) gather_splits(unit.parts, args.splits, gate);
+        if (args.matrices == 2) gather_splits(unit.parts, args.splits, more);
     }
-    write_out(args, unit, gate, acc, before);
+    write_out(args, unit, more, acc);
 }

@@ -41,10 +41,12 @@ struct HeadArgs {
 template <u32 DIM> DEVICE void prepare_head(float* to, const float* from, const HeadArgs& args, u64 position) {
     constexpr u32 DIMS = (DIM + LANES - 1) / LANES;
     u32 lane = lane_index();
-    float values[DIMS], square = 0;
+    float values[DIMS], factors[DIMS], square = 0;
+    // All at once: the compiler would have each wait for what is written before it.
 #pragma unroll
     for (u32 i = 0; i < DIMS; i++) {
         u32 d = lane + i * LANES;
+        factors[i] = args.gamma && d < DIM ? args.gamma[d] : 1.0f;
         values[i] = d < DIM ? from[d] : 0.0f;
         square = fused_multiply_add(values[i], values[i], square);
     }
@@ -53,7 +55,7 @@ template <u32 DIM> DEVICE void prepare_head(float* to, const float* from, const 
 #pragma unroll
     for (u32 i = 0; i < DIMS; i++) {
         u32 d = lane + i * LANES;
-        if (d < DIM) to[d] = values[i] * inverse * (args.gamma ? args.gamma[d] : 1.0f);
+        if (d < DIM) to[d] = values[i] * inverse * factors[i];
     }
     sync_warp();
     for (u32 i = lane; i < args.pairs; i += LANES) {

@@ -2,10 +2,12 @@
 //
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
 // unit to the next, and nobody else waits for anybody.
-// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs, and every four warps multiply together, as grouped.h has it.
+// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs, and every four warps multiply together, as grouped.h has it. PAIRED:
+// gate and up at once, of one type and without splits.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GROUPED 1
+#define PAIRED 0
 #define COLUMN_TILES 8
 #define ROW_WARPS 8
 #define STAGES 4
@@ -59,12 +61,13 @@ struct Feed {
         using S = Stage<T>;
         u32 slices = SLICES / args.splits, lane = lane_index();
         Range<T> range(args, unit.split * slices, slices);
-        u32 row_tiles = smaller((u32)ROW_WARPS, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS);
-        bool has_rows = lane < row_tiles, has_columns = lane < COLUMN_TILES;
-        const u8* rows = unit.weights[matrix] + ((u64)(unit.first_row / TILE_ROWS + lane) * range.tiles + range.from) * tile_bytes(T);
+        u32 row_tiles = smaller(ROW_TILES, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS), tile = lane % ROW_TILES;
+        bool has_rows = lane < ROW_WARPS && tile < row_tiles, has_columns = lane < COLUMN_TILES;
+        const u8* rows = unit.weights[PAIRED ? lane / ROW_TILES % 2 : matrix];
+        rows += ((u64)(unit.first_row / TILE_ROWS + tile) * range.tiles + range.from) * tile_bytes(T);
         const u8* columns = form_of<T>(args.x) + ((u64)(unit.column_block * COLUMN_TILES + lane) * range.tiles + range.from) * form_bytes(T);
         auto begin = [&](u32 stage, u32 count) {
-            if (lane == 0) ring.expect(stage, count * (row_tiles * tile_bytes(T) + COLUMN_TILES * form_bytes(T)));
+            if (lane == 0) ring.expect(stage, count * ((PAIRED ? 2 : 1) * row_tiles * tile_bytes(T) + COLUMN_TILES * form_bytes(T)));
             sync_warp();
             if (has_rows) ring.copy(stage, stages + stage * STAGE_BYTES + lane * S::ROW_BYTES, rows, count * tile_bytes(T));
             rows += S::ROW_BYTES;
@@ -133,6 +136,25 @@ struct Multiply {
     }
 };
 
+#if PAIRED
+// Of what two warps have summed up, each makes half of the outputs.
+DEVICE void put_pairs(const WideArgs& args, const Unit& unit, u8* shared, const Sums& acc) {
+    constexpr u32 FROM_SUMS = 1;
+    Vec4f* sums = reinterpret_cast<Vec4f*>(shared);
+    store_sums(sums, acc);
+    sync_some(FROM_SUMS, THREADS);
+    bool is_up = warp_index() >= ROW_TILES;
+    u32 half = is_up, partner = thread_index() + THREADS / 2 - half * THREADS;
+    for_outputs(args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* to) {
+        if (i / 2 != half) return;
+        float own = acc[ct][i], other = reinterpret_cast<const float*>(sums + ct * THREADS + partner)[i];
+        *to = is_up ? silu(other) * own : silu(own) * other;
+    });
+    // The next unit's take their place.
+    sync_some(FROM_SUMS, THREADS);
+}
+#endif
+
 DEVICE void find_unit_of_warp(const WideArgs& args, u32 number, Unit& unit) {
     sync_warp();
     if (lane_index() == 0) find_unit(args, number, unit);
@@ -153,7 +175,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
 #pragma unroll 1
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
-            u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
+            u32 last = args.splits == 1 && !PAIRED ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
             for (u32 m = unit.matrix; m <= last; m++) visit_type<Feed>(unit.types[m], args, unit, m, ring, stages);
         }
@@ -165,6 +187,10 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
             Sums acc;
+#if PAIRED
+            visit_type<Multiply>(unit.types[0], args, unit, unit.matrix, ring, stages, sums, acc);
+            put_pairs(args, unit, sums, acc);
+#else
             // Without splits, both matrices in turn.
             u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
@@ -173,6 +199,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
                 if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
             }
             put_out(args, unit, sums, acc);
+#endif
         }
     }
 }

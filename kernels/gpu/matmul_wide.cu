@@ -11,6 +11,7 @@
 #define RESIDENT 2
 #endif
 #define AT_ONCE COLUMN_TILES
+#define PAIRED 0
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4)
 #include "wide.h"
 

@@ -16,6 +16,13 @@ template <u32 COUNT> DEVICE void give_registers() { asm volatile("setmaxnreg.dec
 template <u32 COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 #endif
 
+// A barrier for `threads` of the block, number 1 to 15.
+#if ON_HOST
+DEVICE void sync_some(u32 barrier, u32 threads) { emulation::sync_some(barrier, threads); }
+#else
+DEVICE void sync_some(u32 barrier, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+#endif
+
 #if ON_HOST
 struct RingBarrier {
     i32 bytes;

@@ -1,6 +1,7 @@
 // Attention of a step's row, split by split, and the splits put together. Needs what attention_tiles.h and phases.h need.
 #pragma once
 #include "phases.h"
+#include "ring.h"
 
 // So many warps attend together, and so many of such groups at a time.
 constexpr u32 ATTENDING = 8, ATTENDING_GROUPS = BLOCK_WARPS / ATTENDING;

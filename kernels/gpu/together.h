@@ -27,8 +27,6 @@ DEVICE u32 load_relaxed(const u32* at) {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
-// A barrier for `threads` of the block, number 1 to 15.
-DEVICE void sync_some(u32 barrier, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 DEVICE void let_others_run() {}
 // Looks for a value, which take about a second.
 constexpr u32 PATIENCE = 1 << 20;
@@ -39,7 +37,6 @@ DEVICE void load_words(const u64* at, u64& a, u64& b) { a = at[0], b = at[1]; }
 DEVICE void store_release(u32* at, u32 value) { *at = value; }
 DEVICE u32 load_acquire(const u32* at) { return *at; }
 DEVICE u32 load_relaxed(const u32* at) { return *at; }
-DEVICE void sync_some(u32 barrier, u32 threads) { emulation::sync_some(barrier, threads); }
 DEVICE void let_others_run() { emulation::let_others_run(); }
 // There is one block: what its own threads do not bring soon does not come.
 constexpr u32 PATIENCE = 1 << 12;

@@ -1,7 +1,7 @@
 // Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS,
-// COLUMN_WARPS and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
+// COLUMN_WARPS, PAIRED and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
 //
-// A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of
+// A thread block takes 16 ROW_WARPS rows of W (PAIRED: half as many of each of two matrices, by the first warps and by the others), 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of
 // the inputs. A unit of work: column block, split, matrix, row block, the fastest first, so that weights are read again from
 // L2. Sums of splits meet in `parts`, where the warp that comes last adds them up.
 #pragma once
@@ -9,6 +9,8 @@
 
 constexpr u32 THREADS = ROW_WARPS * COLUMN_WARPS * LANES;
 constexpr u32 BLOCK_COLUMN_TILES = COLUMN_WARPS * COLUMN_TILES;
+// Tiles of a unit's rows.
+constexpr u32 ROW_TILES = PAIRED ? ROW_WARPS / 2 : ROW_WARPS;
 // Of 16 rows, that are asked for as far as L2 before the activations are there.
 constexpr u32 AHEAD_BYTES = 6 << 10;
 // Of a thread's sums: 16 bytes for each column tile.
@@ -123,8 +125,8 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
 
 // Calls `each` with column tile, number and place of a thread's outputs of column tiles `first..end`; i = 0..3 as in c of mma.h.
 template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
-    u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
-    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
+    u32 row = unit.first_row + warp_index() % ROW_TILES * TILE_ROWS + lane_index() / 4;
+    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + (PAIRED ? 0 : warp_index() / ROW_WARPS * COLUMN_TILES)) * COLUMNS + lane_index() % 4 * 2;
 #pragma unroll
     for (u32 ct = first; ct < end; ct++)
 #pragma unroll
@@ -172,7 +174,7 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     }
     unit.out = job.out;
     unit.rows = job.rows;
-    unit.first_row = (row_block - job.first_block) * ROW_WARPS * TILE_ROWS;
+    unit.first_row = (row_block - job.first_block) * ROW_TILES * TILE_ROWS;
     u32 outputs = row_block * args.column_blocks + unit.column_block;
     unit.tickets = args.tickets + outputs * (THREADS / LANES);
     unit.parts = args.parts + (u64)(is_whole ? 3 * block_x() : outputs * args.splits * in_turn) * SUM_WORDS;

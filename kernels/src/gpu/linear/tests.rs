@@ -37,6 +37,7 @@ fn no_shape_changes_a_bit() {
         (DType::Q4K, None, 75, Some(norm)),
         (DType::Q8_0, Some(DType::Q6K), 19, None),
         (DType::Q6K, Some(DType::Q5K), 43, None),
+        (DType::Q4K, Some(DType::Q4K), 27, Some(norm)),
         (DType::Q2K, Some(DType::Q3K), 11, None),
         (DType::Iq4Xs, None, 30, None),
         (DType::BF16, None, 67, Some(norm)),

@@ -28,6 +28,10 @@ const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
 /// The same of warps on their own that another one feeds.
 const FED_TILES: [(usize, usize); 6] = [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
 const MAX_FED_TILES: [usize; 2] = [8, 4];
+/// The same where gate and up go at once. With more column tiles, groups were faster than two such blocks of columns.
+const PAIR_TILES: [(usize, usize); 3] = [(2, 640), (3, 640), (4, 640)];
+/// As many as a multiprocessor holds: with fewer, small matrices were slower than by warps that take both in turn.
+const PAIR_ROW_WARPS: [usize; 3] = [16, 18, 20];
 /// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors. Of those in between, with the matrices of a
 /// 27B and 16 to 32 rows on an H200, 5 and 7 were as fast as 6 (within 2 %) or slower, and 9 slower than 10.
 const FED_ROW_WARPS: [usize; 10] = [4, 6, 8, 10, 11, 12, 14, 16, 18, 20];
@@ -82,6 +86,8 @@ pub(in crate::gpu) struct Wide {
     pub fed: bool,
     /// Four warps multiply together.
     pub grouped: bool,
+    /// Gate and up at once, by one half of the warps each.
+    pub paired: bool,
     /// Column tiles of a warp.
     column_tiles: usize,
     row_warps: usize,
@@ -112,6 +118,7 @@ impl fmt::Display for Wide {
         let Self {
             fed,
             grouped,
+            paired,
             column_tiles,
             row_warps,
             column_warps,
@@ -121,10 +128,11 @@ impl fmt::Display for Wide {
             column_blocks,
             ..
         } = self;
-        let together = match (grouped, fed) {
-            (true, _) => "groups, ",
-            (false, true) => "fed, ",
-            (false, false) => "",
+        let together = match (grouped, paired, fed) {
+            (true, ..) => "groups, ",
+            (false, true, _) => "pairs, ",
+            (false, false, true) => "fed, ",
+            (false, false, false) => "",
         };
         write!(
             f,
@@ -214,30 +222,55 @@ impl Wide {
                 choices.flat_map(move |&warps| SPLITS.map(|splits| (grouped, most, warps, splits)))
             })
         });
-        choices.filter_map(|(grouped, most, row_warps, splits)| {
-            let tiles = work.num_rows.div_ceil(COLUMNS);
-            let column_blocks = tiles.div_ceil(most);
-            let of_block = tiles.div_ceil(column_blocks);
+        let choices = choices.filter_map(|(grouped, most, row_warps, splits)| {
             let known: &[(usize, usize)] = if grouped { &GROUP_TILES } else { &FED_TILES };
-            let mut known = known.iter();
-            let (column_tiles, threads) = *known.find(|(tiles, _)| *tiles >= of_block)?;
             let shape = Self {
-                fed: true,
                 grouped,
-                column_tiles,
                 row_warps,
-                column_blocks,
                 splits,
                 ..Self::unfitted(work)
             };
-            shape.fitted(work, threads, facts)
-        })
+            shape.fitted_to_columns(work, most, known, facts)
+        });
+        let are_pairs = is_able && work.matrices == 2 && work.types.is_power_of_two();
+        let pairs = PAIR_ROW_WARPS.iter().filter(move |_| are_pairs);
+        let pairs = pairs.filter_map(|&row_warps| {
+            let shape = Self {
+                paired: true,
+                row_warps,
+                ..Self::unfitted(work)
+            };
+            shape.fitted_to_columns(work, usize::MAX, &PAIR_TILES, facts)
+        });
+        choices.chain(pairs)
+    }
+
+    /// One of those that are fed, with as many of the `known` column tiles as its blocks need that take at most `most`.
+    fn fitted_to_columns(
+        self,
+        work: &Work<'_>,
+        most: usize,
+        known: &[(usize, usize)],
+        facts: &DeviceFacts,
+    ) -> Option<Self> {
+        let tiles = work.num_rows.div_ceil(COLUMNS);
+        let column_blocks = tiles.div_ceil(most);
+        let of_block = tiles.div_ceil(column_blocks);
+        let (column_tiles, threads) = *known.iter().find(|(tiles, _)| *tiles >= of_block)?;
+        let shape = Self {
+            fed: true,
+            column_tiles,
+            column_blocks,
+            ..self
+        };
+        shape.fitted(work, threads, facts)
     }
 
     fn unfitted(work: &Work<'_>) -> Self {
         Self {
             fed: false,
             grouped: false,
+            paired: false,
             column_tiles: 1,
             row_warps: 1,
             column_warps: 1,
@@ -304,7 +337,11 @@ impl Wide {
 
     /// Rows of a matrix that a block takes.
     pub(super) fn block_rows(&self) -> usize {
-        self.row_warps * TILE_ROWS
+        self.row_warps / self.matrices_at_once() * TILE_ROWS
+    }
+
+    fn matrices_at_once(&self) -> usize {
+        if self.paired { 2 } else { 1 }
     }
 
     /// Columns of all blocks together.
@@ -377,22 +414,25 @@ impl Wide {
                 include_str!("../../../gpu/matmul_wide.cu"),
             )
         };
-        let kind = if self.fed {
-            define("GROUPED", usize::from(self.grouped))
+        let mut defines = if self.fed {
+            vec![
+                define("GROUPED", usize::from(self.grouped)),
+                define("PAIRED", usize::from(self.paired)),
+            ]
         } else {
-            define("COLUMN_WARPS", self.column_warps)
+            vec![define("COLUMN_WARPS", self.column_warps)]
         };
+        defines.extend([
+            ("TYPES", types.to_string()),
+            define("COLUMN_TILES", self.column_tiles),
+            define("ROW_WARPS", self.row_warps),
+            define("STAGES", self.stages),
+            define("RESIDENT", self.resident),
+        ]);
         Source {
             name,
             text,
-            defines: vec![
-                ("TYPES", types.to_string()),
-                kind,
-                define("COLUMN_TILES", self.column_tiles),
-                define("ROW_WARPS", self.row_warps),
-                define("STAGES", self.stages),
-                define("RESIDENT", self.resident),
-            ],
+            defines,
         }
     }
 }
@@ -402,6 +442,7 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
     let shape = |column_tiles, row_warps, column_warps, resident| Wide {
         fed: false,
         grouped: false,
+        paired: false,
         column_tiles,
         row_warps,
         column_warps,
@@ -418,6 +459,12 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         fed: true,
         ..shape(tiles, threads / 32, 1, 1)
     });
+    let pairs = PAIR_TILES.map(|(tiles, threads)| Wide {
+        fed: true,
+        paired: true,
+        ..shape(tiles, threads / 32, 1, 1)
+    });
+    let pairs = pairs.iter().filter(|_| types.is_power_of_two());
     let are_able = dtypes(types).all(|dtype| Form::of(dtype) == Form::By256);
     let in_groups = GROUP_TILES.map(|(tiles, threads)| Wide {
         fed: true,
@@ -425,7 +472,7 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         ..shape(tiles, threads / 32, 1, 1)
     });
     let in_groups = in_groups.iter().filter(|_| are_able);
-    let shapes = by_warps.iter().chain(&fed).chain(in_groups);
+    let shapes = by_warps.iter().chain(&fed).chain(pairs).chain(in_groups);
     shapes.map(|shape| shape.source(types)).collect()
 }
 

@@ -40,7 +40,7 @@ impl Wide {
         let turns = units.div_ceil(together);
         let mut steps = work.cols.div_ceil(STEP_COLS).div_ceil(self.splits);
         if self.splits == 1 {
-            steps *= self.matrices;
+            steps *= self.matrices / self.matrices_at_once();
         }
         let bytes = |dtype| {
             let (row, column, step) = step_bytes(dtype);

@@ -1,9 +1,10 @@
 // Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS,
 // COLUMN_WARPS, PAIRED and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
 //
-// A thread block takes 16 ROW_WARPS rows of W (PAIRED: half as many of each of two matrices, by the first warps and by the others), 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of
-// the inputs. A unit of work: column block, split, matrix, row block, the fastest first, so that weights are read again from
-// L2. Sums of splits meet in `parts`, where the warp that comes last adds them up.
+// A thread block takes 16 ROW_WARPS rows of W (PAIRED: half as many of each of two matrices, by the first warps and by the others),
+// 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of the inputs. A unit of work: column block, split,
+// matrix, row block, the fastest first, so that weights are read again from L2. Sums of splits meet in `parts`, where the warp that
+// comes last adds them up.
 #pragma once
 #include "products.h"
 

@@ -148,7 +148,8 @@ DEVICE void put_pairs(const WideArgs& args, const Unit& unit, u8* shared, const 
     for_outputs(args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* to) {
         if (i / 2 != half) return;
         float own = acc[ct][i], other = reinterpret_cast<const float*>(sums + ct * THREADS + partner)[i];
-        *to = is_up ? silu(other) * own : silu(own) * other;
+        float gate = is_up ? other : own, up = is_up ? own : other;
+        *to = silu(gate) * up;
     });
     // The next unit's take their place.
     sync_some(FROM_SUMS, THREADS);

@@ -1,7 +1,7 @@
 // What matmul_wide.cu computes, to the bit, where one warp of a thread block feeds the others (ring.h).
 //
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
-// unit to the next, and nobody else waits for anybody.
+// unit to the next, and nobody else waits for anybody but where two warps' sums make outputs (PAIRED).
 // TYPES: bit mask of the types in use. GROUPED: all of 256 inputs, and every four warps multiply together, as grouped.h has it. PAIRED:
 // gate and up at once, of one type and without splits.
 #ifndef TYPES

@@ -1,63 +1,23 @@
 //! How gpu/matmul_wide.cu and gpu/matmul_fed.cu share the work among thread blocks. It changes no result.
 
 mod cost;
+mod shapes;
 
 use std::fmt;
 
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
-use crate::gpu::linear::work::{Activations, COLUMNS, Job, MAX_JOBS, SLICES, Work, dtypes};
+use crate::gpu::linear::wide::shapes::{FED_TILES, GROUP_TILES, PAIR_TILES};
+use crate::gpu::linear::work::{Activations, COLUMNS, Job, MAX_JOBS, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
-/// Column tiles of a warp that kernels are compiled for. Nine are the 65 rows of a large tree.
-const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8, 9];
-/// Column tiles of a thread block.
-const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
-/// The same of four warps together (gpu/warpgroup.h), and the threads of a multiprocessor whose registers hold their sums.
-const GROUP_TILES: [(usize, usize); 7] = [
-    (2, 512),
-    (3, 512),
-    (4, 512),
-    (6, 384),
-    (8, 384),
-    (10, 256),
-    (12, 256),
-];
-const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
-/// The same of warps on their own that another one feeds.
-const FED_TILES: [(usize, usize); 6] = [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
-const MAX_FED_TILES: [usize; 2] = [8, 4];
-/// The same where gate and up go at once. With more column tiles, groups were faster than two such blocks of columns.
-const PAIR_TILES: [(usize, usize); 3] = [(2, 640), (3, 640), (4, 640)];
-/// As many as a multiprocessor holds: with fewer, small matrices were slower than by warps that take both in turn.
-const PAIR_ROW_WARPS: [usize; 3] = [16, 18, 20];
-/// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors. Of those in between, with the matrices of a
-/// 27B and 16 to 32 rows on an H200, 5 and 7 were as fast as 6 (within 2 %) or slower, and 9 slower than 10.
-const FED_ROW_WARPS: [usize; 10] = [4, 6, 8, 10, 11, 12, 14, 16, 18, 20];
-/// Of those that multiply together, and between which registers go.
-const GROUP_WARPS: usize = 4;
-/// Barriers of a stage.
-const BARRIER_BYTES: usize = 16;
-/// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
-const ROW_WARPS: [usize; 3] = [8, 4, 10];
-const STAGES: [usize; 2] = [3, 2];
-const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
-const SPLITS: [usize; 4] = [1, 2, 4, 8];
-/// Threads of a multiprocessor, at 128 registers each.
-const RESIDENT_THREADS: usize = 512;
-/// With more column tiles than this, a thread needs up to 200 registers.
-const LIGHT_COLUMN_TILES: usize = 8;
-const HEAVY_THREADS: usize = 320;
-/// Up to so many column tiles, 80 registers do.
-const LEAN_COLUMN_TILES: usize = 3;
-const LEAN_THREADS: usize = 768;
-/// Shared memory that a block takes besides its own.
-const RESERVED_BYTES: usize = 1280;
-/// Of a unit of work, of each warp.
-const UNIT_BYTES: usize = 80;
 /// Sums of splits, at most: beyond, there is work enough without.
 const MAX_PARTS_BYTES: usize = 64 << 20;
+/// Column tiles of a thread block.
+const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
+/// Of those that multiply together, and between which registers go.
+const GROUP_WARPS: usize = 4;
 /// Inputs of a step: see `Stream` in the kernel.
 const STEP_COLS: usize = 256;
 
@@ -165,168 +125,6 @@ impl Wide {
         let all = MAX_COLUMN_TILES.iter();
         let by_warps = all.flat_map(|&most| Self::by_warps(work, most, facts));
         Self::fed(work, facts).chain(by_warps).collect()
-    }
-
-    /// Those that fit of warps on their own, with at most so many column tiles in a block.
-    fn by_warps(work: &Work<'_>, most: usize, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
-        let threads = [RESIDENT_THREADS, LEAN_THREADS];
-        let choices = threads.into_iter().flat_map(|threads| {
-            let choices = ROW_WARPS
-                .iter()
-                .flat_map(|&row_warps| SPLITS.map(|splits| (row_warps, splits)));
-            choices.map(move |(row_warps, splits)| (row_warps, splits, threads))
-        });
-        choices.filter_map(move |(row_warps, splits, most_threads)| {
-            let tiles = work.num_rows.div_ceil(COLUMNS);
-            let column_blocks = tiles.div_ceil(most);
-            let of_block = tiles.div_ceil(column_blocks);
-            let column_warps = if of_block > 9 { 2 } else { 1 };
-            let of_warp = of_block.div_ceil(column_warps);
-            let column_tiles = *COLUMN_TILES.iter().find(|&&tiles| tiles >= of_warp)?;
-            let threads = if column_tiles <= LEAN_COLUMN_TILES {
-                LEAN_THREADS
-            } else if column_tiles <= LIGHT_COLUMN_TILES {
-                RESIDENT_THREADS
-            } else {
-                HEAVY_THREADS
-            };
-            let shape = Self {
-                column_tiles,
-                row_warps,
-                column_warps,
-                column_blocks,
-                splits,
-                ..Self::unfitted(work)
-            };
-            shape.fitted(work, threads.min(most_threads), facts)
-        })
-    }
-
-    /// Those that fit where a warp feeds the others; none where the chip has no such copies, and none in groups where a type
-    /// has no such products.
-    fn fed(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
-        let is_able = matches!(facts.arch.as_str(), "sm_90a" | "host");
-        let in_groups = dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
-        let kinds = [false, true]
-            .into_iter()
-            .filter(move |&grouped| is_able && (in_groups || !grouped));
-        let choices = kinds.flat_map(|grouped| {
-            let most: &[usize] = if grouped {
-                &MAX_GROUP_TILES
-            } else {
-                &MAX_FED_TILES
-            };
-            most.iter().flat_map(move |&most| {
-                let choices = FED_ROW_WARPS.iter();
-                let choices = choices.filter(move |&warps| !grouped || warps % GROUP_WARPS == 0);
-                choices.flat_map(move |&warps| SPLITS.map(|splits| (grouped, most, warps, splits)))
-            })
-        });
-        let choices = choices.filter_map(|(grouped, most, row_warps, splits)| {
-            let known: &[(usize, usize)] = if grouped { &GROUP_TILES } else { &FED_TILES };
-            let shape = Self {
-                grouped,
-                row_warps,
-                splits,
-                ..Self::unfitted(work)
-            };
-            shape.fitted_to_columns(work, most, known, facts)
-        });
-        let are_pairs = is_able && work.matrices == 2 && work.types.is_power_of_two();
-        let pairs = PAIR_ROW_WARPS.iter().filter(move |_| are_pairs);
-        let pairs = pairs.filter_map(|&row_warps| {
-            let shape = Self {
-                paired: true,
-                row_warps,
-                ..Self::unfitted(work)
-            };
-            shape.fitted_to_columns(work, usize::MAX, &PAIR_TILES, facts)
-        });
-        choices.chain(pairs)
-    }
-
-    /// One of those that are fed, with as many of the `known` column tiles as its blocks need that take at most `most`.
-    fn fitted_to_columns(
-        self,
-        work: &Work<'_>,
-        most: usize,
-        known: &[(usize, usize)],
-        facts: &DeviceFacts,
-    ) -> Option<Self> {
-        let tiles = work.num_rows.div_ceil(COLUMNS);
-        let column_blocks = tiles.div_ceil(most);
-        let of_block = tiles.div_ceil(column_blocks);
-        let (column_tiles, threads) = *known.iter().find(|(tiles, _)| *tiles >= of_block)?;
-        let shape = Self {
-            fed: true,
-            column_tiles,
-            column_blocks,
-            ..self
-        };
-        shape.fitted(work, threads, facts)
-    }
-
-    fn unfitted(work: &Work<'_>) -> Self {
-        Self {
-            fed: false,
-            grouped: false,
-            paired: false,
-            column_tiles: 1,
-            row_warps: 1,
-            column_warps: 1,
-            stages: 2,
-            resident: 1,
-            splits: 1,
-            matrices: work.matrices,
-            column_blocks: 1,
-            shared_bytes: 0,
-        }
-    }
-
-    /// With as many stages and blocks of a multiprocessor, of at most so many threads, as fit.
-    fn fitted(self, work: &Work<'_>, most_threads: usize, facts: &DeviceFacts) -> Option<Self> {
-        let threads = self.threads();
-        if threads > most_threads {
-            return None;
-        }
-        let stage = |dtype| {
-            let (row, column, _) = step_bytes(dtype);
-            self.row_warps * row + self.column_warps * self.column_tiles * column
-        };
-        let stage = dtypes(work.types).map(stage).max()?;
-        let waiting = if self.splits < SLICES {
-            self.column_tiles * threads * 16
-        } else {
-            0
-        };
-        let room = facts.shared_bytes_per_block as usize;
-        // Each block of those that are fed has its feeders.
-        let full = match self.fed {
-            true if self.row_warps > 4 => 1,
-            true => 2,
-            false => most_threads / threads,
-        };
-        let own = if self.fed {
-            self.threads() * UNIT_BYTES / 32
-        } else {
-            0
-        };
-        let stage = stage + if self.fed { BARRIER_BYTES } else { 0 };
-        let fits = |(resident, stages): &(usize, usize)| {
-            resident * (waiting + stages * stage + own + RESERVED_BYTES) <= room + 1024
-        };
-        let options = [full.max(1), (full / 2).max(1), 1];
-        let known: &[usize] = if self.fed { &FED_STAGES } else { &STAGES };
-        let mut options = options
-            .iter()
-            .flat_map(|&r| known.iter().map(move |&stages| (r, stages)));
-        let (resident, stages) = options.find(fits)?;
-        Some(Self {
-            stages,
-            resident,
-            shared_bytes: waiting + stages * stage,
-            ..self
-        })
     }
 
     fn row_blocks(&self, rows: &[usize]) -> usize {

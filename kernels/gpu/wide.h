@@ -127,7 +127,7 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
 // Calls `each` with column tile, number and place of a thread's outputs of column tiles `first..end`; i = 0..3 as in c of mma.h.
 template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
     u32 row = unit.first_row + warp_index() % ROW_TILES * TILE_ROWS + lane_index() / 4;
-    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + (PAIRED ? 0 : warp_index() / ROW_WARPS * COLUMN_TILES)) * COLUMNS + lane_index() % 4 * 2;
+    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
 #pragma unroll
     for (u32 ct = first; ct < end; ct++)
 #pragma unroll

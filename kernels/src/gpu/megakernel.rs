@@ -7,6 +7,7 @@ mod choice;
 mod phases;
 mod pieces;
 mod recorder;
+mod remembered;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -26,6 +27,7 @@ pub(super) use crate::gpu::megakernel::choice::{Choice, Way};
 use crate::gpu::megakernel::phases::{PackedPhase, Share, StepArgs};
 use crate::gpu::megakernel::pieces::{Piece, piece_bytes};
 pub(super) use crate::gpu::megakernel::recorder::Recorder;
+pub(super) use crate::gpu::megakernel::remembered::{Remembered, StepId};
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::rows::Embedding;
 use crate::gpu::tables::TablePtrs;
@@ -152,6 +154,8 @@ impl Drop for StuckFlag {
 #[derive(Debug)]
 pub(super) struct Program {
     source: Source,
+    /// How steps like it are known from one start to the next.
+    pub id: StepId,
     launch: Launch,
     embedding: Option<Embedding>,
     tables: TablePtrs,
@@ -221,7 +225,13 @@ impl Program {
             upload(bytemuck::cast_slice(&first_piece))?,
         ];
         let source = source(recorder.types, warps, stages, delta, heads);
+        let step = format!(
+            "{:?}, {} places",
+            recorder.plan.matrices(),
+            recorder.most_seen
+        );
         let program = Self {
+            id: StepId::new(device.facts(), &source, &step),
             source,
             launch: Launch {
                 grid: [recorder.plan.blocks() as u32, 1, 1],

@@ -9,7 +9,8 @@ use crate::device::Step;
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Graph};
-use crate::gpu::megakernel::{Choice, Program, Recorder, StuckFlag, Way, block_warps};
+use crate::gpu::megakernel::{Choice, Program, Recorder, Remembered, StuckFlag, Way, block_warps};
+use crate::gpu::places;
 use crate::gpu::steps::{OneLaunch, seen_bucket};
 
 /// How such steps go on a device.
@@ -19,6 +20,7 @@ pub(super) struct OneRow {
     /// Is told operations in place of launching them.
     recorder: Mutex<Option<Recorder>>,
     stuck: OnceLock<StuckFlag>,
+    remembered: Remembered,
     /// Steps that went as one launch.
     launches: AtomicU64,
 }
@@ -42,6 +44,7 @@ impl OneRow {
             }),
             recorder: Mutex::default(),
             stuck: OnceLock::new(),
+            remembered: Remembered::new(places::kernel_cache()),
             launches: AtomicU64::new(0),
         }
     }
@@ -111,10 +114,14 @@ impl GpuDevice {
             )
         });
         match program? {
-            Ok(program) => Some(Arc::new(OneLaunch {
-                program,
-                choice: Mutex::new(Choice::new(path)),
-            })),
+            Ok(program) => {
+                let choice = Choice::new(path, || self.one_row.remembered.get(&program.id));
+                tracing::debug!(?choice, "how steps of one row are launched");
+                Some(Arc::new(OneLaunch {
+                    program,
+                    choice: Mutex::new(choice),
+                }))
+            }
             Err(error) => {
                 match path {
                     DecodePath::Megakernel => tracing::warn!(%error, "steps are graphs"),
@@ -137,7 +144,7 @@ impl GpuDevice {
             && let Err(error) = launch.program.launch(self)
         {
             tracing::warn!(%error, "a step is no single launch: steps like it are graphs from now on");
-            *choice() = Choice::new(DecodePath::Graph);
+            *choice() = Choice::Made(Way::Graph);
             way = Way::Graph;
         }
         if way == Way::Megakernel {
@@ -148,8 +155,12 @@ impl GpuDevice {
         }
         if is_timed {
             self.driver.synchronize()?;
-            if let Some([graph, megakernel]) = choice().tell(way, begin.elapsed()) {
+            if let Some((faster, medians)) = choice().tell(way, begin.elapsed()) {
+                let [graph, megakernel] = medians;
                 tracing::info!(?graph, ?megakernel, "how steps of one row are launched");
+                self.one_row
+                    .remembered
+                    .put(&launch.program.id, faster, medians);
             }
         }
         Ok(())

@@ -249,7 +249,11 @@ impl Hip {
         if result == SUCCESS {
             return Ok(());
         }
-        Err(refused(self.words(call, result)))
+        let words = self.words(call, result);
+        Err(match result {
+            OUT_OF_MEMORY => DeviceError::MemoryFull { call: words },
+            _ => refused(words),
+        })
     }
 
     /// The call, HIP's name for the error, and its explanation.

@@ -296,6 +296,9 @@ fn errors_name_the_call_and_the_first_of_them_stays() {
         driver.allocate(2 << 30),
         Err(DeviceError::OutOfMemory { bytes }) if bytes == 2 << 30
     ));
+    let full = driver.allocate_pinned(2 << 30).unwrap_err();
+    assert!(full.is_out_of_memory(), "{full}");
+    assert!(full.to_string().contains("hipHostMalloc"), "{full}");
     let module = driver.load(b"image").unwrap();
     let error = driver.function(module, c"absent", 0).unwrap_err();
     assert!(error.to_string().contains("kernel absent"), "{error}");

@@ -14,6 +14,16 @@ pub(crate) enum Way {
     Megakernel,
 }
 
+impl Way {
+    /// As `--decode-path` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Graph => "graph",
+            Self::Megakernel => "megakernel",
+        }
+    }
+}
+
 /// What is known of the two.
 #[derive(Clone, Debug)]
 pub(crate) enum Choice {
@@ -23,9 +33,10 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    pub fn new(path: DecodePath) -> Self {
+    /// `known`: which way is faster, from an earlier start.
+    pub fn new(path: DecodePath, known: impl FnOnce() -> Option<Way>) -> Self {
         match path {
-            DecodePath::Auto => Self::Trying([Vec::new(), Vec::new()]),
+            DecodePath::Auto => known().map_or(Self::Trying([Vec::new(), Vec::new()]), Self::Made),
             DecodePath::Graph => Self::Made(Way::Graph),
             DecodePath::Megakernel => Self::Made(Way::Megakernel),
         }
@@ -40,8 +51,8 @@ impl Choice {
         }
     }
 
-    /// Takes a step's time. The medians of both, when the choice is made by it.
-    pub fn tell(&mut self, way: Way, time: Duration) -> Option<[Duration; 2]> {
+    /// Takes a step's time. The faster way and the medians of both, when the choice is made by it.
+    pub fn tell(&mut self, way: Way, time: Duration) -> Option<(Way, [Duration; 2])> {
         let Self::Trying(times) = self else {
             return None;
         };
@@ -59,7 +70,7 @@ impl Choice {
             false => Way::Graph,
         };
         *self = Self::Made(way);
-        Some(medians)
+        Some((way, medians))
     }
 }
 
@@ -70,22 +81,33 @@ mod tests {
     #[test]
     fn the_faster_way_is_taken_after_both_were_tried_as_often() {
         for (graph, megakernel, faster) in [(5, 4, Way::Megakernel), (4, 5, Way::Graph)] {
-            let mut choice = Choice::new(DecodePath::Auto);
+            let mut choice = Choice::new(DecodePath::Auto, || None);
             let mut tried = [0, 0];
-            let medians = loop {
+            let found = loop {
                 let (way, is_timed) = choice.next();
                 assert!(is_timed);
                 tried[way as usize] += 1;
                 // The first one is slow, and does not count.
                 let slow = if tried[way as usize] == 1 { 100 } else { 0 };
                 let time = [graph, megakernel][way as usize] + slow;
-                if let Some(medians) = choice.tell(way, Duration::from_micros(time)) {
-                    break medians;
+                if let Some(found) = choice.tell(way, Duration::from_micros(time)) {
+                    break found;
                 }
             };
             assert_eq!(tried, [TRIALS, TRIALS]);
-            assert_eq!(medians, [graph, megakernel].map(Duration::from_micros));
+            let medians = [graph, megakernel].map(Duration::from_micros);
+            assert_eq!(found, (faster, medians));
             assert_eq!(choice.next(), (faster, false));
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_not_tried_and_what_is_asked_for_goes_first() {
+        for known in [Way::Graph, Way::Megakernel] {
+            let of = |path| Choice::new(path, || Some(known)).next();
+            assert_eq!(of(DecodePath::Auto), (known, false));
+            assert_eq!(of(DecodePath::Graph), (Way::Graph, false));
+            assert_eq!(of(DecodePath::Megakernel), (Way::Megakernel, false));
         }
     }
 }

@@ -68,6 +68,7 @@ pub(super) struct Plan {
     lists: Vec<Vec<Piece>>,
     /// By phase: of each block.
     shares: Vec<Vec<Share>>,
+    matrices: Vec<(DType, usize, usize)>,
     /// Where the next product's blocks and warps begin, so that all have as much to do over several.
     next_block: usize,
     next_warp: Vec<usize>,
@@ -97,6 +98,7 @@ impl Plan {
             warps,
             lists: vec![Vec::new(); blocks],
             shares: Vec::new(),
+            matrices: Vec::new(),
             next_block: 0,
             next_warp: vec![0; blocks],
         }
@@ -109,6 +111,11 @@ impl Plan {
     /// Warps of a block.
     pub fn warps(&self) -> usize {
         self.warps
+    }
+
+    /// Types, rows and inputs of all that is multiplied, in its order.
+    pub fn matrices(&self) -> &[(DType, usize, usize)] {
+        &self.matrices
     }
 
     /// Bytes of the sums that wait for each other: a float for each row of a piece.
@@ -132,6 +139,9 @@ impl Plan {
         let all: usize = jobs.iter().map(sixteens).sum();
         let matrices = jobs.first().map_or(1, |job| job.matrices.len());
         let round = (SLOTS * self.warps / (matrices * SLICES)).max(1);
+        let weights = jobs.iter().flat_map(|job| &job.matrices);
+        let sizes = weights.map(|weights| (weights.dtype, weights.rows, weights.cols));
+        self.matrices.extend(sizes);
         let mut shares = vec![Share::default(); self.blocks];
         let (each, more) = (all / self.blocks, all % self.blocks);
         let mut first = 0;

@@ -67,7 +67,7 @@ pub(super) struct Splits {
 pub(in crate::gpu) struct Recorder {
     driver: Arc<dyn Driver>,
     /// Places that a row sees at most.
-    most_seen: usize,
+    pub(super) most_seen: usize,
     phases: Vec<Phase>,
     pub(super) plan: Plan,
     newest: HashMap<DevicePtr, Newest>,

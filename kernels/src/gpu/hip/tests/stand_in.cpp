@@ -70,7 +70,10 @@ int hipMalloc(void** at, size_t bytes) {
     return *at = malloc(bytes), 0;
 }
 int hipFree(void* at) { return allocations--, free(at), 0; }
-int hipHostMalloc(void** at, size_t bytes, unsigned) { return allocations++, *at = malloc(bytes), 0; }
+int hipHostMalloc(void** at, size_t bytes, unsigned) {
+    if (bytes > 1 << 30) return 2;
+    return allocations++, *at = malloc(bytes), 0;
+}
 int hipHostFree(void* at) { return allocations--, free(at), 0; }
 int hipHostRegister(void* at, size_t, unsigned flags) { return allocations++, at && flags == 3 ? 0 : 1; }
 int hipHostUnregister(void*) { return allocations--, 0; }

@@ -1,7 +1,8 @@
-// Kernels on the host: every thread of a block is a fiber, blocks run one after another.
+// Kernels on the host: every thread of a block is a fiber. Blocks run one after another or, where a launch asks for it, by turns.
 //
-// It is slow and shows no race, but it runs the very sources of the kernels where there is no GPU: indices, layouts,
-// reductions and launches are tested with it.
+// It is slow, but it runs the very sources of the kernels where there is no GPU: indices, layouts, reductions and launches are
+// tested with it, and what blocks say to each other. It shows no race, except that of blocks that take turns of uneven length
+// one may be far ahead of another.
 #pragma once
 
 #include <cmath>
@@ -11,9 +12,10 @@
 
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
-#define SHARED static
+// All of a module's lie in one place, so that blocks that take turns can have their own.
+#define SHARED __attribute__((section("block_memory"))) static
 #define CONSTANT_TABLE static const
-#define DYNAMIC_SHARED(name) u8* name = emulation::dynamic_shared
+#define DYNAMIC_SHARED(name) u8* name = emulation::own->shared
 #define KERNEL(name, Args, threads)                                                      \
     static void name##_body(const Args& args);                                           \
     extern "C" void name(const void* args) { name##_body(*static_cast<const Args*>(args)); } \
@@ -24,6 +26,8 @@
 namespace emulation {
 
 constexpr u32 MAX_THREADS = 1024;
+// That take turns.
+constexpr u32 MAX_BLOCKS = 4;
 constexpr u64 STACK_BYTES = 256 * 1024;
 constexpr u64 SHARED_BYTES = 256 * 1024;
 constexpr u32 EXCHANGE_WORDS = 16;
@@ -41,19 +45,35 @@ struct Warp {
     u32 words[2][LANES][EXCHANGE_WORDS];
 };
 
-static Fiber fibers[MAX_THREADS];
-static u8* stacks;
-static Warp warps[MAX_THREADS / LANES];
-static u32 block_live, block_arrived, block_generation;
-static u32 some_arrived[16], some_generation[16];
-static u32 num_threads;
+struct Block {
+    Fiber fibers[MAX_THREADS];
+    Warp warps[MAX_THREADS / LANES];
+    u32 live, arrived, generation;
+    u32 some_arrived[16], some_generation[16];
+    u32 at[3];
+    u8* stacks;
+    // Dynamic shared memory, and while it is another block's turn what it has of SHARED.
+    u8* shared;
+    u8* kept;
+};
+
+extern "C" u8 __start_block_memory[] __attribute__((weak, visibility("hidden")));
+extern "C" u8 __stop_block_memory[] __attribute__((weak, visibility("hidden")));
+
+static Block blocks[MAX_BLOCKS];
+// Whose turn it is: block and thread.
+static Block* own;
 static Fiber* current;
+static u32 num_threads;
 static void* scheduler_pointer;
-static u32 grid[3], block[3];
-static bool progress;
+static u32 grid[3];
+// Since the last look: whether a thread got further, or looked at memory that another may change.
+static bool progress, has_looked;
+// Whether the other blocks are to have their turns first, whatever this one could do.
+static bool is_overtaken;
+static u32 random_state;
 static void (*entry)(const void*);
 static const void* entry_args;
-alignas(16) static u8 dynamic_shared[SHARED_BYTES];
 
 #if defined(__x86_64__)
 extern "C" void emulation_switch(void** save, void** load) __attribute__((visibility("hidden")));
@@ -121,16 +141,16 @@ emulation_switch:
 static void yield() { emulation_switch(&current->stack_pointer, &scheduler_pointer); }
 
 static void leave_barriers(Fiber* fiber) {
-    Warp& warp = warps[fiber->index / LANES];
+    Warp& warp = own->warps[fiber->index / LANES];
     warp.live--;
     if (warp.live > 0 && warp.arrived == warp.live) {
         warp.arrived = 0;
         warp.generation++;
     }
-    block_live--;
-    if (block_live > 0 && block_arrived == block_live) {
-        block_arrived = 0;
-        block_generation++;
+    own->live--;
+    if (own->live > 0 && own->arrived == own->live) {
+        own->arrived = 0;
+        own->generation++;
     }
 }
 
@@ -154,24 +174,32 @@ static void wait(u32& arrived, u32& generation, u32 live) {
     progress = true;
 }
 
+static u32 draw() {
+    random_state = random_state * 1664525 + 1013904223;
+    return random_state >> 16;
+}
+
+// For whoever has written what other blocks wait for: now and then they go on before this one does.
+static void may_be_overtaken() { is_overtaken |= draw() % 8 == 0; }
+
 // For whoever looks at memory until another thread has changed it.
 static void let_others_run() {
-    progress = true;
+    has_looked = true;
     yield();
 }
 
-static void sync_some(u32 barrier, u32 threads) { wait(some_arrived[barrier], some_generation[barrier], threads); }
+static void sync_some(u32 barrier, u32 threads) { wait(own->some_arrived[barrier], own->some_generation[barrier], threads); }
 
 // All lanes put words down and then see those of all.
 static const u32 (*exchange(const u32* words, u32 count))[EXCHANGE_WORDS] {
-    Warp& warp = warps[current->index / LANES];
+    Warp& warp = own->warps[current->index / LANES];
     u32 side = current->exchanges++ % 2;
     memcpy(warp.words[side][current->index % LANES], words, count * 4);
     wait(warp.arrived, warp.generation, warp.live);
     return warp.words[side];
 }
 
-static void prepare(Fiber& fiber, u32 index) {
+static void prepare(Fiber& fiber, u32 index, u8* stacks) {
     fiber.index = index;
     fiber.done = false;
     fiber.exchanges = 0;
@@ -190,29 +218,58 @@ static void prepare(Fiber& fiber, u32 index) {
 #endif
 }
 
-static void run_block(u32* at, u32 bytes) {
-    block[0] = at[0];
-    block[1] = at[1];
-    block[2] = at[2];
+static u64 kept_bytes() { return __stop_block_memory - __start_block_memory; }
+
+static void begin(Block& block, u32 x, u32 y, u32 z, u32 bytes) {
+    if (!block.stacks) {
+        block.stacks = static_cast<u8*>(aligned_alloc(64, MAX_THREADS * STACK_BYTES));
+        block.shared = static_cast<u8*>(aligned_alloc(64, SHARED_BYTES));
+        block.kept = static_cast<u8*>(malloc(kept_bytes() + 1));
+    }
+    block.at[0] = x, block.at[1] = y, block.at[2] = z;
     // What a kernel reads before it has written it shows as not a number.
-    memset(dynamic_shared, 0xff, bytes);
-    for (u32 i = 0; i < num_threads; i++) prepare(fibers[i], i);
+    memset(block.shared, 0xff, bytes);
+    memset(block.kept, 0xff, kept_bytes());
+    for (u32 i = 0; i < num_threads; i++) prepare(block.fibers[i], i, block.stacks);
     for (u32 w = 0; w * LANES < num_threads; w++) {
         u32 left = num_threads - w * LANES;
-        warps[w].live = left < LANES ? left : LANES;
-        warps[w].arrived = 0;
+        block.warps[w].live = left < LANES ? left : LANES;
+        block.warps[w].arrived = 0;
     }
-    block_live = num_threads;
-    block_arrived = 0;
-    while (block_live > 0) {
-        progress = false;
-        for (u32 i = 0; i < num_threads; i++) {
-            if (fibers[i].done) continue;
-            current = &fibers[i];
-            emulation_switch(&scheduler_pointer, &fibers[i].stack_pointer);
+    block.live = num_threads;
+    block.arrived = 0;
+}
+
+// Each thread runs until it waits. Whether one got further.
+static bool take_turn() {
+    progress = false;
+    for (u32 i = 0; i < num_threads; i++) {
+        if (own->fibers[i].done) continue;
+        current = &own->fibers[i];
+        emulation_switch(&scheduler_pointer, &own->fibers[i].stack_pointer);
+    }
+    return progress;
+}
+
+// The first `count` blocks, until all are done.
+static void run_blocks(u32 count) {
+    u32 live = count;
+    random_state = 1;
+    while (live > 0) {
+        bool are_stuck = true;
+        has_looked = false;
+        for (own = blocks; own < blocks + count; own++) {
+            if (own->live == 0) continue;
+            memcpy(__start_block_memory, own->kept, kept_bytes());
+            // Half of the times it gets as far as it can without the others.
+            u32 turns = draw() % 2 ? ~0u : 1 + draw() % 16;
+            is_overtaken = false;
+            while (turns-- > 0 && !is_overtaken && own->live > 0 && take_turn()) are_stuck = false;
+            memcpy(own->kept, __start_block_memory, kept_bytes());
+            live -= own->live == 0;
         }
-        if (!progress) {
-            fprintf(stderr, "emulation: threads of a block wait for each other at different barriers\n");
+        if (are_stuck && !has_looked) {
+            fprintf(stderr, "emulation: threads wait for each other at different barriers\n");
             abort();
         }
     }
@@ -220,37 +277,42 @@ static void run_block(u32* at, u32 bytes) {
 
 }  // namespace emulation
 
-extern "C" void emulation_launch(void (*kernel)(const void*), const u32* grid, u32 threads, u32 shared_bytes, const void* args) {
+// `together`: the blocks, MAX_BLOCKS at most, take turns.
+extern "C" void emulation_launch(
+    void (*kernel)(const void*), const u32* grid, u32 threads, u32 shared_bytes, const void* args, u32 together) {
     using namespace emulation;
-    if (threads == 0 || threads > MAX_THREADS || shared_bytes > SHARED_BYTES) {
-        fprintf(stderr, "emulation: %u threads, %u bytes of shared memory\n", threads, shared_bytes);
+    if (threads == 0 || threads > MAX_THREADS || shared_bytes > SHARED_BYTES || (together && grid[0] > MAX_BLOCKS)) {
+        fprintf(stderr, "emulation: %u threads, %u bytes of shared memory, %u blocks\n", threads, shared_bytes, grid[0]);
         abort();
     }
-    if (!stacks) stacks = static_cast<u8*>(aligned_alloc(64, MAX_THREADS * STACK_BYTES));
     entry = kernel;
     entry_args = args;
     num_threads = threads;
     for (u32 i = 0; i < 3; i++) emulation::grid[i] = grid[i];
+    if (together) {
+        for (u32 x = 0; x < grid[0]; x++) begin(blocks[x], x, 0, 0, shared_bytes);
+        return run_blocks(grid[0]);
+    }
     for (u32 z = 0; z < grid[2]; z++)
         for (u32 y = 0; y < grid[1]; y++)
             for (u32 x = 0; x < grid[0]; x++) {
-                u32 at[3] = {x, y, z};
-                run_block(at, shared_bytes);
+                begin(blocks[0], x, y, z, shared_bytes);
+                run_blocks(1);
             }
 }
 
 DEVICE u32 thread_index() { return emulation::current->index; }
 DEVICE u32 block_threads() { return emulation::num_threads; }
-DEVICE u32 block_x() { return emulation::block[0]; }
-DEVICE u32 block_y() { return emulation::block[1]; }
-DEVICE u32 block_z() { return emulation::block[2]; }
+DEVICE u32 block_x() { return emulation::own->at[0]; }
+DEVICE u32 block_y() { return emulation::own->at[1]; }
+DEVICE u32 block_z() { return emulation::own->at[2]; }
 DEVICE u32 grid_x() { return emulation::grid[0]; }
 DEVICE u32 grid_y() { return emulation::grid[1]; }
 DEVICE void let_next_start() {}
 DEVICE void wait_for_inputs() {}
 DEVICE void prefetch(const void*, u32) {}
 DEVICE void sync_threads() {
-    emulation::wait(emulation::block_arrived, emulation::block_generation, emulation::block_live);
+    emulation::wait(emulation::own->arrived, emulation::own->generation, emulation::own->live);
 }
 DEVICE void sync_warp() {
     u32 nothing = 0;

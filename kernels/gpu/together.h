@@ -31,15 +31,18 @@ DEVICE void let_others_run() {}
 // Looks for a value, which take about a second.
 constexpr u32 PATIENCE = 1 << 20;
 #elif ON_HOST
-DEVICE void store_word(u64* at, u64 word) { *at = word; }
+DEVICE void store_word(u64* at, u64 word) {
+    *at = word;
+    emulation::may_be_overtaken();
+}
 DEVICE u64 load_word(const u64* at) { return *at; }
 DEVICE void load_words(const u64* at, u64& a, u64& b) { a = at[0], b = at[1]; }
 DEVICE void store_release(u32* at, u32 value) { *at = value; }
 DEVICE u32 load_acquire(const u32* at) { return *at; }
 DEVICE u32 load_relaxed(const u32* at) { return *at; }
 DEVICE void let_others_run() { emulation::let_others_run(); }
-// There is one block: what its own threads do not bring soon does not come.
-constexpr u32 PATIENCE = 1 << 12;
+// What threads do not bring within so many turns does not come.
+constexpr u32 PATIENCE = 1 << 15;
 #endif
 
 #if !ON_HIP

@@ -107,11 +107,6 @@ fn one_launch_has_the_bits_of_many_in_dense_models() {
 fn a_block_that_is_lost_is_an_error_and_no_standstill() {
     let device = gpu();
     device.set_decode_path(DecodePath::Megakernel);
-    let is_emulated = device.facts().arch == "host";
-    if is_emulated {
-        // There one block runs at a time: the other one is lost.
-        device.set_one_row_blocks(2);
-    }
     device.lose_one_row_blocks(1);
     let mut model = open(&device, HYBRID[0]);
     let sequence = model.create_sequence().unwrap();

@@ -34,7 +34,7 @@ const OPTIONS: [&str; 9] = [
 ];
 
 type Kernel = unsafe extern "C" fn(*const c_void);
-type Emulate = unsafe extern "C" fn(Kernel, *const u32, u32, u32, *const c_void);
+type Emulate = unsafe extern "C" fn(Kernel, *const u32, u32, u32, *const c_void, u32);
 
 /// The host as a GPU.
 #[derive(Debug)]
@@ -84,6 +84,7 @@ impl Emulation {
                 name: "emulated GPU".to_owned(),
                 arch: "host".to_owned(),
                 driver_version: env!("CARGO_PKG_VERSION").to_owned(),
+                // MAX_BLOCKS of gpu/emulation.h.
                 multiprocessors: 4,
                 memory_bytes: 1 << 34,
                 shared_bytes_per_block: 96 * 1024,
@@ -129,6 +130,28 @@ impl Emulation {
         unsafe { at.write_bytes(0xff, bytes) };
         self.state().sizes.insert(at as u64, layout);
         Ok(at)
+    }
+
+    /// `together`: blocks take turns.
+    ///
+    /// # Safety
+    /// As [`Driver::launch`]'s.
+    unsafe fn run(&self, function: Function, launch: Launch, args: *const c_void, together: bool) {
+        // Held during the run: a module's fibers and shared memory are its own, once.
+        let state = self.state();
+        let (kernel, emulate) = state.functions[function.0 as usize];
+        let (grid, together) = (launch.grid.as_ptr(), u32::from(together));
+        // SAFETY: the caller's word.
+        unsafe {
+            emulate(
+                kernel,
+                grid,
+                launch.threads,
+                launch.shared_bytes,
+                args,
+                together,
+            );
+        }
     }
 
     fn give_back(&self, at: *mut u8) {
@@ -313,19 +336,8 @@ impl Driver for Emulation {
         if self.record(Asked::Launch(function, launch, words)) {
             return;
         }
-        // Held during the run: a module's fibers and shared memory are its own, once.
-        let state = self.state();
-        let (kernel, emulate) = state.functions[function.0 as usize];
         // SAFETY: the caller's word.
-        unsafe {
-            emulate(
-                kernel,
-                launch.grid.as_ptr(),
-                launch.threads,
-                launch.shared_bytes,
-                args,
-            );
-        }
+        unsafe { self.run(function, launch, args, false) };
     }
 
     unsafe fn launch_together(
@@ -333,17 +345,16 @@ impl Driver for Emulation {
         function: Function,
         launch: Launch,
         args: *const c_void,
-        arg_bytes: usize,
+        _: usize,
     ) -> Result<(), DeviceError> {
-        // Blocks run one after another.
-        if launch.grid != [1, 1, 1] {
+        if launch.grid[0] > self.facts.multiprocessors || launch.grid[1..] != [1, 1] {
             return Err(failed(format_args!(
-                "blocks that run at a time: there is room for one, not {:?}",
-                launch.grid
+                "blocks that run at a time: there is room for {}, not {:?}",
+                self.facts.multiprocessors, launch.grid
             )));
         }
         // SAFETY: the caller's word.
-        unsafe { self.launch(function, launch, args, arg_bytes) };
+        unsafe { self.run(function, launch, args, true) };
         Ok(())
     }
 

@@ -197,6 +197,7 @@ fn one_row_blocks(facts: &DeviceFacts) -> usize {
     let number = number.trim_end_matches(|c: char| !c.is_ascii_digit());
     match number.parse::<u32>() {
         Ok(90..) => facts.multiprocessors as usize,
-        _ => usize::from(facts.arch == "host"),
+        _ if facts.arch == "host" => facts.multiprocessors as usize,
+        _ => 0,
     }
 }

@@ -71,7 +71,7 @@ static u32 grid[3];
 static bool progress, has_looked;
 // Whether the other blocks are to have their turns first, whatever this one could do.
 static bool is_overtaken;
-static u32 random_state;
+static u32 random_state = 1;
 static void (*entry)(const void*);
 static const void* entry_args;
 
@@ -254,7 +254,6 @@ static bool take_turn() {
 // The first `count` blocks, until all are done.
 static void run_blocks(u32 count) {
     u32 live = count;
-    random_state = 1;
     while (live > 0) {
         bool are_stuck = true;
         has_looked = false;

@@ -37,43 +37,23 @@ pub(crate) struct ImageId {
 
 impl ImageId {
     pub(crate) fn new(source: &Source, arch: &str, compiler: Option<&str>) -> Self {
-        let mut hasher = Sha256::new();
-        // Lengths keep one text's end and the next one's beginning apart.
-        let mut add = |text: &str| {
-            hasher.update((text.len() as u64).to_le_bytes());
-            hasher.update(text);
-        };
-        add(env!("CARGO_PKG_VERSION"));
-        add(arch);
-        add(source.name);
-        add(source.text);
-        for (name, text) in HEADERS {
-            add(name);
-            add(text);
-        }
-        for (name, value) in &source.defines {
-            add(name);
-            add(value);
-        }
+        let headers = HEADERS.iter().flat_map(|(name, text)| [*name, *text]);
+        let defines = source.defines.iter();
+        let defines = defines.flat_map(|(name, value)| [name, value.as_str()]);
+        let about = [env!("CARGO_PKG_VERSION"), arch, source.name, source.text];
         Self {
             arch: arch.to_owned(),
-            source: hasher.finalize().into(),
+            source: hash_of(about.into_iter().chain(headers).chain(defines)),
             compiler: compiler.map(|compiler| Sha256::digest(compiler).into()),
         }
     }
 
     /// `sm_90-SOURCE-`, and the compiler's part.
     fn name(&self) -> (String, Option<String>) {
-        let hex = |hash: &Hash, bytes: usize| -> String {
-            hash[..bytes]
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect()
-        };
         let compiler = self.compiler.as_ref();
         (
-            format!("{}-{}-", self.arch, hex(&self.source, 16)),
-            compiler.map(|compiler| format!("{}{ENDING}", hex(compiler, 8))),
+            format!("{}-{}-", self.arch, hex(&self.source[..16])),
+            compiler.map(|compiler| format!("{}{ENDING}", hex(&compiler[..8]))),
         )
     }
 }
@@ -223,8 +203,31 @@ fn files_of(folder: &Path, id: &ImageId) -> Vec<PathBuf> {
     files
 }
 
+/// Of texts in their order.
+pub(crate) fn hash_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Hash {
+    let mut hasher = Sha256::new();
+    for text in texts {
+        // Lengths keep one text's end and the next one's beginning apart.
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text);
+    }
+    hasher.finalize().into()
+}
+
+/// For a file's name.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Magic, source, compiler, checksum, image.
 fn write(folder: &Path, file: &Path, id: &ImageId, image: &[u8]) -> io::Result<()> {
+    let (compiler, checksum) = (id.compiler.unwrap_or_default(), Sha256::digest(image));
+    let parts = [MAGIC.as_slice(), &id.source, &compiler, &checksum, image];
+    write_whole(folder, file, &parts)
+}
+
+/// A file that nobody sees half of, whoever writes it at the same time.
+pub(crate) fn write_whole(folder: &Path, file: &Path, parts: &[&[u8]]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut unfinished = tempfile::Builder::new();
     #[cfg(unix)]
@@ -234,13 +237,7 @@ fn write(folder: &Path, file: &Path, id: &ImageId, image: &[u8]) -> io::Result<(
         unfinished.permissions(fs::Permissions::from_mode(0o644));
     }
     let mut unfinished = unfinished.suffix(UNFINISHED).tempfile_in(folder)?;
-    for part in [
-        MAGIC.as_slice(),
-        &id.source,
-        &id.compiler.unwrap_or_default(),
-        &Sha256::digest(image),
-        image,
-    ] {
+    for part in parts {
         unfinished.write_all(part)?;
     }
     unfinished.as_file().sync_all()?;

@@ -2,13 +2,11 @@
 //! compiled kernels.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
-
 use crate::gpu::driver::{DeviceFacts, Source};
+use crate::gpu::image_cache::{hash_of, hex, write_whole};
 use crate::gpu::megakernel::choice::Way;
 use crate::gpu::modules::HEADERS;
 
@@ -21,31 +19,29 @@ pub(crate) struct StepId(String);
 impl StepId {
     /// `kernel`: that of the whole step, whose constants say how layers look. `step`: what else makes it fast or slow, in words.
     pub fn new(facts: &DeviceFacts, kernel: &Source, step: &str) -> Self {
-        let mut hasher = Sha256::new();
-        // Lengths keep one text's end and the next one's beginning apart.
-        let mut add = |text: &str| {
-            hasher.update((text.len() as u64).to_le_bytes());
-            hasher.update(text);
-        };
-        add(env!("CARGO_PKG_VERSION"));
-        add(&facts.name);
-        add(&facts.driver_version);
-        add(&facts.multiprocessors.to_string());
-        // Both ways are made of all of these.
-        for source in crate::gpu::sources() {
-            add(source.text);
-        }
-        for (_, text) in HEADERS {
-            add(text);
-        }
-        for (name, value) in &kernel.defines {
-            add(name);
-            add(value);
-        }
-        add(step);
-        let hash = hasher.finalize();
-        let hex: String = hash[..16].iter().map(|b| format!("{b:02x}")).collect();
-        Self(format!("{}-{hex}{ENDING}", facts.arch))
+        let multiprocessors = facts.multiprocessors.to_string();
+        let about = [
+            env!("CARGO_PKG_VERSION"),
+            &facts.name,
+            &facts.driver_version,
+            &multiprocessors,
+            step,
+        ];
+        // Both ways are made of all of these; a file's text comes once for each set of constants, and counts once.
+        let mut texts: Vec<&str> = crate::gpu::sources()
+            .iter()
+            .map(|source| source.text)
+            .collect();
+        texts.dedup();
+        let headers = HEADERS.iter().map(|(_, text)| *text);
+        let defines = kernel.defines.iter();
+        let defines = defines.flat_map(|(name, value)| [name, value.as_str()]);
+        let all = about.into_iter().chain(texts).chain(headers).chain(defines);
+        Self(format!(
+            "{}-{}{ENDING}",
+            facts.arch,
+            hex(&hash_of(all)[..16])
+        ))
     }
 }
 
@@ -79,21 +75,10 @@ impl Remembered {
             "{}: graph {graph:?}, megakernel {megakernel:?}\n",
             way.name()
         );
-        if let Err(error) = write(folder, &step.0, &text) {
+        if let Err(error) = write_whole(folder, &folder.join(&step.0), &[text.as_bytes()]) {
             tracing::debug!(folder = %folder.display(), %error, "the faster way is measured again at the next start");
         }
     }
-}
-
-/// Nobody sees half of a file, whoever writes at the same time.
-fn write(folder: &Path, name: &str, text: &str) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    let mut unfinished = tempfile::NamedTempFile::new_in(folder)?;
-    unfinished.write_all(text.as_bytes())?;
-    unfinished
-        .persist(folder.join(name))
-        .map_err(|error| error.error)?;
-    Ok(())
 }
 
 #[cfg(test)]

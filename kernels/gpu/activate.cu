@@ -20,27 +20,34 @@ struct ActivateArgs {
     u32 in_cores;
 };
 
-KERNEL(activate, ActivateArgs, THREADS) {
+KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
+    let_next_start();
     SHARED float squares[SQUARES];
     u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();
-    RowOf x = {args.x + (u64)row * cols, cols, cols % 4 == 0}, gamma = {args.gamma, cols, cols % 4 == 0};
-    float v[OWN];
+    RowOf x = {args.x + (u64)row * cols, cols, cols % 4 == 0};
+    float v[OWN] = {};
     if (args.gamma) {
+        float factors[OWN];
+        load_block({args.gamma, cols, cols % 4 == 0}, block, factors);
+        wait_for_inputs();
 #pragma unroll 1
         for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
             float some[TOGETHER][OWN];
 #pragma unroll
             for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
 #pragma unroll
-            for (u32 i = 0; i < TOGETHER; i++)
-                if (256 * (first + i * WARPS) < cols) put_squares(squares, first + i * WARPS, some[i]);
+            for (u32 i = 0; i < TOGETHER; i++) {
+                u32 of_row = first + i * WARPS;
+                if (256 * of_row < cols) put_squares(squares, of_row, some[i]);
+                // One of those that the warp adds up is its own.
+                if (of_row == block)
+                    for (u32 j = 0; j < OWN; j++) v[j] = some[i][j];
+            }
         }
         sync_threads();
-        float inverse = inverse_norm(squares, cols, args.eps), factors[OWN];
-        load_block(x, block, v);
-        load_block(gamma, block, factors);
-        norm(v, inverse, factors);
+        norm(v, inverse_norm(squares, cols, args.eps), factors);
     } else {
+        wait_for_inputs();
         load_block(x, block, v);
     }
     if (256 * block >= cols) return;

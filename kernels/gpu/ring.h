@@ -1,10 +1,15 @@
 // A ring of stages of shared memory that one warp of a thread block fills and others read, each at its own pace.
 //
-// Each stage has two barriers: one counts the bytes that arrive, the other the warps that have read them. Only where HAS_RINGS.
+// Each stage has two barriers: one counts what arrives, the other the warps that have read it. Only where HAS_RINGS.
+// COPIES_BY_LANES: a stage's copies are those of a warp's lanes, 16 bytes each (sm_80 on); else one thread asks for many bytes
+// (sm_90 on).
 #pragma once
 #include "arch.h"
 
-#if ON_HOST || (ON_CUDA && __CUDA_ARCH__ >= 900)
+#ifndef COPIES_BY_LANES
+#define COPIES_BY_LANES 0
+#endif
+#if ON_HOST || (ON_CUDA && __CUDA_ARCH__ >= (COPIES_BY_LANES ? 800 : 900))
 #define HAS_RINGS 1
 
 // How many registers a thread has from here on: fewer for some four warps of a block, then more for others.
@@ -32,6 +37,8 @@ struct RingBarrier {
 
 template <u32 PLACES> struct Ring {
     static constexpr u32 BARRIER_BYTES = 16 * PLACES;
+    // What a stage waits for besides bytes: who says how many they are or, by lanes, that they are asked for, and then each lane's.
+    static constexpr u32 FILLERS = COPIES_BY_LANES ? 1 + LANES : 1;
     // The stage that comes next, and the parity of how often it has come.
     u32 slot, turn;
     // `full` ones, and then as many `free` ones.
@@ -47,7 +54,7 @@ template <u32 PLACES> struct Ring {
     DEVICE_MEMBER Ring(u8* at, u32 readers) : slot(0), turn(0), barriers(barriers_at(at)), readers(readers) {
         if (thread_index() == 0)
             for (u32 i = 0; i < PLACES; i++) {
-                begin(i, 1);
+                begin(i, FILLERS);
                 begin(PLACES + i, readers);
             }
         begun();
@@ -61,6 +68,8 @@ template <u32 PLACES> struct Ring {
         slot -= PLACES;
         turn ^= 1;
     }
+    // Of a warp that fills a stage: whether the thread is to call `expect`, `copy` and `ends`, in this order.
+    static DEVICE_MEMBER bool fills() { return COPIES_BY_LANES || thread_index() % LANES == 0; }
     // The warp that fills it: until the stage's last bytes have been read.
     DEVICE_MEMBER void wait_until_free() { wait(PLACES + slot, turn ^ 1); }
     // Until its bytes are there.
@@ -82,23 +91,53 @@ template <u32 PLACES> struct Ring {
         barrier.turn++;
         barrier.missing = (u16)count;
     }
-    DEVICE_MEMBER void expect(u32 stage, u32 bytes) { change(stage, (i32)bytes, 1, 1); }
+#if COPIES_BY_LANES
+    DEVICE_MEMBER void expect(u32 stage, u32) {
+        if (thread_index() % LANES == 0) change(stage, 0, 1, FILLERS);
+    }
+    DEVICE_MEMBER void copy(u32, u8* to, const u8* from, u32 bytes) {
+        for (u32 at = thread_index() % LANES * 16; at < bytes; at += 16 * LANES) memcpy(to + at, from + at, 16);
+    }
+    DEVICE_MEMBER void ends(u32 stage) { change(stage, 0, 1, FILLERS); }
+#else
+    DEVICE_MEMBER void expect(u32 stage, u32 bytes) { change(stage, (i32)bytes, 1, FILLERS); }
     DEVICE_MEMBER void copy(u32 stage, u8* to, const u8* from, u32 bytes) {
         memcpy(to, from, bytes);
-        change(stage, -(i32)bytes, 0, 1);
+        change(stage, -(i32)bytes, 0, FILLERS);
     }
+    DEVICE_MEMBER void ends(u32) {}
+#endif
     DEVICE_MEMBER void has_read() { sync_warp(); }
     DEVICE_MEMBER void release() {
         has_read();
-        if (lane_of_warp() == 0) change(PLACES + slot, 0, 1, readers);
+        if (thread_index() % LANES == 0) change(PLACES + slot, 0, 1, readers);
     }
-    static DEVICE_MEMBER u32 lane_of_warp() { return thread_index() % LANES; }
 #else
     static DEVICE_MEMBER u32 barriers_at(u8* at) { return shared_place(at); }
     DEVICE_MEMBER u32 place(u32 i) const { return barriers + 8 * i; }
     DEVICE_MEMBER void begin(u32 i, u32 count) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place(i)), "r"(count) : "memory");
     }
+#if COPIES_BY_LANES
+    DEVICE_MEMBER void begun() {}
+    DEVICE_MEMBER void wait(u32 i, u32 parity) {
+        asm volatile(
+            "{\n.reg .pred done;\nagain:\nmbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+            ::"r"(place(i)), "r"(parity) : "memory");
+    }
+    // What lane 0 wrote is there when the stage is.
+    DEVICE_MEMBER void expect(u32 stage, u32) {
+        if (thread_index() % LANES == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(stage)) : "memory");
+    }
+    DEVICE_MEMBER void copy(u32, u8* to, const u8* from, u32 bytes) {
+#pragma unroll 1
+        for (u32 at = thread_index() % LANES * 16; at < bytes; at += 16 * LANES) copy_async(shared_place(to + at), from + at);
+    }
+    DEVICE_MEMBER void ends(u32 stage) {
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(place(stage)) : "memory");
+    }
+    DEVICE_MEMBER void has_read() { sync_warp(); }
+#else
     DEVICE_MEMBER void begun() {
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -117,12 +156,14 @@ template <u32 PLACES> struct Ring {
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
             ::"r"(shared_place(to)), "l"(from), "r"(bytes), "r"(place(stage)) : "memory");
     }
+    DEVICE_MEMBER void ends(u32) {}
     // The warp has read the stage, which it may fill anew itself. Copies are of another proxy: without its fence they may overtake
     // reads that were begun before.
     DEVICE_MEMBER void has_read() {
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         sync_warp();
     }
+#endif
     // The same, for the warp that fills it.
     DEVICE_MEMBER void release() {
         has_read();

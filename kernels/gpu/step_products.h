@@ -36,14 +36,15 @@ struct Stages {
 
 // Begins to bring a piece to the ring's present stage, whose last one all lanes have read; a warp's work.
 DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
-    if (piece.w == NO_PIECE || lane_index() != 0) return;
+    if (piece.w == NO_PIECE || !PieceRing::fills()) return;
     u32 bytes = piece.y >> 16 << 4, slot = ring.slot;
-    stages.pieces[slot] = {which, 0, piece.z, piece.w};
+    if (lane_index() == 0) stages.pieces[slot] = {which, 0, piece.z, piece.w};
     ring.expect(slot, bytes + sizeof(Vec4u));
     const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
     if (bytes > 0) ring.copy(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
     const Vec4u* next = stages.list + which - 1 + STAGES;
     ring.copy(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
+    ring.ends(slot);
 }
 // Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
 // only the parity of what has come.

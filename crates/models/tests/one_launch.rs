@@ -102,6 +102,23 @@ fn one_launch_has_the_bits_of_many_in_dense_models() {
     check(&DENSE);
 }
 
+/// As chips before sm_90 do; on a GPU with fewer warps in a block than otherwise.
+#[test]
+fn copies_by_lanes_change_no_bit() {
+    for case in [HYBRID[2], DENSE[1]] {
+        let at_once = gpu();
+        at_once.set_decode_path(DecodePath::Megakernel);
+        let by_lanes = gpu();
+        by_lanes.set_decode_path(DecodePath::Megakernel);
+        by_lanes.set_one_row_copies_by_lanes(true);
+        assert!(
+            run(&by_lanes, case) == run(&at_once, case),
+            "{case:?}: results differ"
+        );
+        assert_eq!(by_lanes.one_launches(), STEPS as u64 - 4, "{case:?}");
+    }
+}
+
 /// What the others wait for never comes: the step ends all the same, and says so.
 #[test]
 fn a_block_that_is_lost_is_an_error_and_no_standstill() {

@@ -46,9 +46,14 @@ const CONTEXT_BYTES: usize = 256;
 const ATTENDING: usize = 8;
 const COMBINE_BYTES: usize = 16 * 32 * 20;
 
-/// Warps of a block, by the shared memory that it can have: their rings are to hold some tiles each.
-pub(super) fn block_warps(shared_bytes: usize) -> usize {
-    if shared_bytes >= 160 << 10 { 16 } else { 8 }
+/// Warps of a block, by the shared memory that it can have: its ring is to hold some tiles for each. By lanes, more than eight
+/// have not the registers.
+pub(super) fn block_warps(shared_bytes: usize, copies_by_lanes: bool) -> usize {
+    if shared_bytes >= 160 << 10 && !copies_by_lanes {
+        16
+    } else {
+        8
+    }
 }
 
 /// The kernel for steps with such weights, and with such layers where there are some.
@@ -56,10 +61,12 @@ fn source(
     types: u32,
     warps: usize,
     stages: usize,
+    copies_by_lanes: bool,
     delta: Option<&DeltaNetShape>,
     heads: Option<&HeadShape>,
 ) -> Source {
     let mut defines = vec![
+        ("COPIES_BY_LANES", u32::from(copies_by_lanes).to_string()),
         ("TYPES", types.to_string()),
         ("BLOCK_WARPS", warps.to_string()),
         ("STAGES", stages.to_string()),
@@ -93,19 +100,17 @@ pub(super) fn sources() -> Vec<Source> {
     let types = |dtypes: &[DType]| dtypes.iter().fold(0, |mask, d| mask | 1 << d.ggml_id());
     let of_hybrid = heads(8, 2, 256, KvType::F16);
     let of_dense = heads(16, 8, 128, KvType::Q8_0);
-    [
+    let mixed = [DType::Q4K, DType::Q6K, DType::Q8_0];
+    let by_bulk = [
         (types(&[DType::BF16]), 17, Some(&hybrid), of_hybrid),
         (types(&[DType::Q8_0]), 40, Some(&hybrid), of_hybrid),
-        (
-            types(&[DType::Q4K, DType::Q6K, DType::Q8_0]),
-            40,
-            Some(&hybrid),
-            of_hybrid,
-        ),
+        (types(&mixed), 40, Some(&hybrid), of_hybrid),
         (types(&[DType::BF16]), 17, None, of_dense),
     ]
-    .map(|(types, stages, delta, heads)| source(types, 16, stages, delta, Some(&heads)))
-    .into()
+    .map(|(types, stages, delta, heads)| source(types, 16, stages, false, delta, Some(&heads)));
+    let by_lanes = [(&[DType::BF16][..], 8), (&mixed, 16)]
+        .map(|(of, stages)| source(types(of), 8, stages, true, Some(&hybrid), Some(&of_hybrid)));
+    by_bulk.into_iter().chain(by_lanes).collect()
 }
 
 /// A word in host memory that the device sees: set by a launch whose blocks waited for what did not come.
@@ -224,7 +229,8 @@ impl Program {
             upload(bytemuck::cast_slice(&pieces))?,
             upload(bytemuck::cast_slice(&first_piece))?,
         ];
-        let source = source(recorder.types, warps, stages, delta, heads);
+        let by_lanes = device.one_row.setting().copies_by_lanes;
+        let source = source(recorder.types, warps, stages, by_lanes, delta, heads);
         let step = format!(
             "{:?}, {} places",
             recorder.plan.matrices(),

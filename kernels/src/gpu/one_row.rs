@@ -1,5 +1,6 @@
 //! Steps of one row of one sequence: as a graph or as one launch.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -30,16 +31,24 @@ pub(super) struct Setting {
     pub path: DecodePath,
     /// That work on a step which is one launch; 0: the device has no such launches.
     blocks: usize,
+    /// See gpu/ring.h: of chips that have no copies of many bytes.
+    pub copies_by_lanes: bool,
     /// That are not launched, though the others wait for them.
     pub lost_blocks: usize,
 }
 
 impl OneRow {
     pub fn new(facts: &DeviceFacts) -> Self {
+        let copies_by_lanes = COPIES_BY_LANES.contains(&generation(facts));
+        let copies_at_once = facts.arch == "host" || generation(facts) >= COPIES_BY_LANES.end;
         Self {
             setting: Mutex::new(Setting {
                 path: DecodePath::Auto,
-                blocks: one_row_blocks(facts),
+                blocks: match copies_by_lanes || copies_at_once {
+                    true => facts.multiprocessors as usize,
+                    false => 0,
+                },
+                copies_by_lanes,
                 lost_blocks: 0,
             }),
             recorder: Mutex::default(),
@@ -89,19 +98,26 @@ impl GpuDevice {
         most_seen: usize,
         work: &mut dyn FnMut(),
     ) -> Option<Arc<OneLaunch>> {
-        let Setting { path, blocks, .. } = *self.one_row.setting();
+        let Setting {
+            path,
+            blocks,
+            copies_by_lanes,
+            ..
+        } = *self.one_row.setting();
         let [segment] = step.segments else {
             return None;
         };
         if path == DecodePath::Graph || blocks == 0 || segment.parents.len() != 1 {
             return None;
         }
-        // Emulation has no speed to choose by.
-        if !segment.advance || (path == DecodePath::Auto && self.facts().arch == "host") {
+        // Emulation has no speed to choose by; and copies by lanes have not run on a chip yet, so they are for those who ask.
+        let is_choice = self.facts().arch != "host" && !copies_by_lanes;
+        if !segment.advance || (path == DecodePath::Auto && !is_choice) {
             return None;
         }
         let most_seen = seen_bucket(most_seen);
-        let warps = block_warps(self.facts().shared_bytes_per_block as usize);
+        let shared_bytes = self.facts().shared_bytes_per_block as usize;
+        let warps = block_warps(shared_bytes, copies_by_lanes);
         *self.one_row.recorder() = Some(Recorder::new(&self.driver, (blocks, warps), most_seen));
         work();
         let program = self.one_row.recorder().take().map(|recorder| {
@@ -172,6 +188,12 @@ impl GpuDevice {
         self.one_row.setting().blocks = blocks;
     }
 
+    /// Has such launches copy by lanes, or not, for tests of chips that are not there.
+    #[doc(hidden)]
+    pub fn set_one_row_copies_by_lanes(&self, copies_by_lanes: bool) {
+        self.one_row.setting().copies_by_lanes = copies_by_lanes;
+    }
+
     /// Steps that went as one launch, for tests.
     #[doc(hidden)]
     #[must_use]
@@ -191,13 +213,12 @@ impl GpuDevice {
     }
 }
 
-/// Blocks that a step of one row may go as one launch of: one for each multiprocessor, of chips that gpu/ring.h is for.
-fn one_row_blocks(facts: &DeviceFacts) -> usize {
+/// Numbers of chips that have copies to shared memory by lanes alone; later ones copy many bytes at once. See gpu/ring.h.
+const COPIES_BY_LANES: Range<u32> = 80..90;
+
+/// The number of a chip `sm_NN`; 0 of others.
+fn generation(facts: &DeviceFacts) -> u32 {
     let number = facts.arch.strip_prefix("sm_").unwrap_or_default();
     let number = number.trim_end_matches(|c: char| !c.is_ascii_digit());
-    match number.parse::<u32>() {
-        Ok(90..) => facts.multiprocessors as usize,
-        _ if facts.arch == "host" => facts.multiprocessors as usize,
-        _ => 0,
-    }
+    number.parse().unwrap_or(0)
 }

@@ -71,7 +71,11 @@ impl Head {
     #[inline(always)]
     unsafe fn weigh<L: Lanes>(&mut self) {
         let scores = &mut self.scores;
-        let s = [0, 1, 2, 3].map(|i| L::f_load(scores.as_ptr().add(i * LANES)));
+        // Loops, not `map`: its closure may become a function of its own, without the instruction set.
+        let mut s = [L::f_splat(0.0); PAGE_TOKENS / LANES];
+        for (i, s) in s.iter_mut().enumerate() {
+            *s = L::f_load(scores.as_ptr().add(i * LANES));
+        }
         let top = f_max_lane::<L>(L::f_max(L::f_max(s[0], s[1]), L::f_max(s[2], s[3])));
         let new_max = self.max.max(top);
         // `e^-inf` is wanted where nothing came before.
@@ -81,9 +85,10 @@ impl Head {
             (self.max - new_max).exp()
         };
         self.max = new_max;
-        let p = s.map(|s| f_exp::<L>(L::f_sub(s, L::f_splat(new_max))));
-        for (i, &p) in p.iter().enumerate() {
-            L::f_store(scores.as_mut_ptr().add(i * LANES), p);
+        let mut p = s;
+        for (i, p) in p.iter_mut().enumerate() {
+            *p = f_exp::<L>(L::f_sub(*p, L::f_splat(new_max)));
+            L::f_store(scores.as_mut_ptr().add(i * LANES), *p);
         }
         let sum = f_sum::<L>(L::f_add(L::f_add(p[0], p[1]), L::f_add(p[2], p[3])));
         self.total = self.total.mul_add(self.shrink, sum);

@@ -44,6 +44,8 @@ pub(crate) unsafe trait Lanes: Copy {
 
     /// Whether a matrix unit may stand beside them.
     const TILES: bool = false;
+    /// Heads, 6 at most, whose four vectors of sums are computed beside each other: as registers allow.
+    const HEADS: usize = 1;
 
     /// Runs `op` with the instruction set enabled.
     unsafe fn vectorize<O: Op>(op: O);

@@ -10,6 +10,9 @@ use crate::cpu::matmul::Shared;
 use crate::device::PAGE_TOKENS;
 use crate::kv::{self, Format, KvType, Side};
 
+/// Vectors of dims whose sums are computed beside each other.
+const WIDE: usize = 4;
+
 /// A value as it is read: in f32, without rounding.
 trait Float: Copy {
     /// # Safety
@@ -98,6 +101,8 @@ impl Head {
 /// Memory of a thread: heads of a group, and room for what is not read in place.
 struct Room {
     heads: Vec<Head>,
+    /// Scores of whole pages, where a run of keys has some tokens of each.
+    in_pages: Vec<Head>,
     keys: Vec<f32>,
     /// \[PAGE_TOKENS, D\].
     values: Vec<f32>,
@@ -109,6 +114,7 @@ impl Op for Attend<'_> {
         let page = PAGE_TOKENS * self.head_dim;
         let mut room = Room {
             heads: vec![Head::NEW; self.num_heads / self.num_kv_heads],
+            in_pages: vec![Head::NEW; self.num_heads / self.num_kv_heads],
             keys: vec![0.0; self.keys().room(page)],
             values: vec![0.0; self.values().room(page)],
         };
@@ -121,6 +127,11 @@ impl Op for Attend<'_> {
             self.group::<L>(node, item % self.num_kv_heads, &mut room);
         }
     }
+}
+
+/// Of a group of heads, as many as are computed beside each other: all alike, as far as that goes.
+fn at_once<L: Lanes>(heads: usize) -> usize {
+    heads.div_ceil(heads.div_ceil(L::HEADS))
 }
 
 /// Where a node finds a run of keys: indices `first..first + count`, of which it sees those from `skip` on.
@@ -171,8 +182,13 @@ impl Attend<'_> {
 
     /// A query head of a node, and its gate if there is one.
     fn query(&self, node: &Node<'_>, head: usize) -> &[f32] {
-        let stride = self.head_dim * if self.gated { 2 } else { 1 };
+        let stride = self.query_len();
         &self.q[(node.row * self.num_heads + head) * stride..][..stride]
+    }
+
+    /// Of a query head and its gate.
+    fn query_len(&self) -> usize {
+        self.head_dim * if self.gated { 2 } else { 1 }
     }
 
     fn out_at(&self, node: &Node<'_>, head: usize) -> *mut f32 {
@@ -217,14 +233,13 @@ impl Attend<'_> {
     #[inline(always)]
     unsafe fn score<L: Lanes>(&self, run: Run<'_>, kv_head: usize, room: &mut Room) {
         let (kept, node) = (self.keys(), run.node);
-        let first_head = kv_head * room.heads.len();
+        let (first_head, stride) = (kv_head * room.heads.len(), self.query_len());
+        let queries = &self.q[(node.row * self.num_heads + first_head) * stride..]
+            [..room.heads.len() * stride];
         let base = |slot| page_base(kept.format, node.pages, slot, kv_head, self.num_kv_heads);
         if run.is_in_place() {
             let keys = kept.keys::<L>(base(run.first), &mut room.keys);
-            for (i, head) in room.heads.iter_mut().enumerate() {
-                let q = self.query(node, first_head + i);
-                self.score_page::<L>(keys, q, &mut head.scores);
-            }
+            self.score_page::<L>(keys, queries, &mut room.heads);
             return;
         }
         // Slots ascend along a path, so each page is scored once.
@@ -234,12 +249,10 @@ impl Attend<'_> {
             let end = (i..run.count).find(|&i| run.slot(i) / PAGE_TOKENS != page);
             let end = end.unwrap_or(run.count);
             let keys = kept.keys::<L>(base(run.slot(i)), &mut room.keys);
-            for (number, head) in room.heads.iter_mut().enumerate() {
-                let mut scores = [0.0; PAGE_TOKENS];
-                let q = self.query(node, first_head + number);
-                self.score_page::<L>(keys, q, &mut scores);
+            self.score_page::<L>(keys, queries, &mut room.in_pages);
+            for (head, in_page) in room.heads.iter_mut().zip(&room.in_pages) {
                 for i in i..end {
-                    head.scores[i] = scores[run.slot(i) % PAGE_TOKENS];
+                    head.scores[i] = in_page.scores[run.slot(i) % PAGE_TOKENS];
                 }
             }
             i = end;
@@ -247,32 +260,66 @@ impl Attend<'_> {
     }
 
     #[inline(always)]
-    unsafe fn score_page<L: Lanes>(&self, keys: Rows, q: &[f32], scores: &mut [f32; PAGE_TOKENS]) {
+    unsafe fn score_page<L: Lanes>(&self, keys: Rows, queries: &[f32], heads: &mut [Head]) {
         match keys {
-            Rows::F32(keys) => self.score_floats::<L, f32>(keys, q, scores),
-            Rows::F16(keys) => self.score_floats::<L, u16>(keys, q, scores),
+            Rows::F32(keys) => self.score_floats::<L, f32>(keys, queries, heads),
+            Rows::F16(keys) => self.score_floats::<L, u16>(keys, queries, heads),
         }
     }
 
-    /// Scaled products of `q` with all keys of a page: each lane sums over D as a loop of fused multiply-adds would.
+    /// Scaled products of the queries with all keys of a page.
     #[inline(always)]
     unsafe fn score_floats<L: Lanes, E: Float>(
         &self,
         keys: *const E,
-        q: &[f32],
-        scores: &mut [f32; PAGE_TOKENS],
+        queries: &[f32],
+        heads: &mut [Head],
     ) {
-        let dim = self.head_dim;
-        let scale = L::f_splat(1.0 / (dim as f32).sqrt());
-        let mut sums = [L::f_splat(0.0); PAGE_TOKENS / LANES];
-        for (d, &q) in q.iter().enumerate().take(dim) {
-            let q = L::f_splat(q);
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = L::f_fma(q, E::load::<L>(keys.add(d * PAGE_TOKENS + i * LANES)), *sum);
+        let at_once = at_once::<L>(heads.len());
+        let queries = queries.chunks(at_once * self.query_len());
+        for (heads, queries) in heads.chunks_mut(at_once).zip(queries) {
+            let queries = queries.as_ptr();
+            match heads {
+                [_, _, _, _, _, _] => self.score_some::<L, E, 6>(keys, queries, heads),
+                [_, _, _, _, _] => self.score_some::<L, E, 5>(keys, queries, heads),
+                [_, _, _, _] => self.score_some::<L, E, 4>(keys, queries, heads),
+                [_, _, _] => self.score_some::<L, E, 3>(keys, queries, heads),
+                [_, _] => self.score_some::<L, E, 2>(keys, queries, heads),
+                _ => self.score_some::<L, E, 1>(keys, queries, heads),
             }
         }
-        for (i, &sum) in sums.iter().enumerate() {
-            L::f_store(scores.as_mut_ptr().add(i * LANES), L::f_mul(sum, scale));
+    }
+
+    /// Of `H` heads, for which keys are loaded once: each lane sums over D as a loop of fused multiply-adds would.
+    #[inline(always)]
+    unsafe fn score_some<L: Lanes, E: Float, const H: usize>(
+        &self,
+        keys: *const E,
+        queries: *const f32,
+        heads: &mut [Head],
+    ) {
+        let (dim, stride) = (self.head_dim, self.query_len());
+        let scale = L::f_splat(1.0 / (dim as f32).sqrt());
+        let mut sums = [[L::f_splat(0.0); PAGE_TOKENS / LANES]; H];
+        for d in 0..dim {
+            let mut key = [L::f_splat(0.0); PAGE_TOKENS / LANES];
+            for (i, key) in key.iter_mut().enumerate() {
+                *key = E::load::<L>(keys.add(d * PAGE_TOKENS + i * LANES));
+            }
+            for (h, sums) in sums.iter_mut().enumerate() {
+                let q = L::f_splat(*queries.add(h * stride + d));
+                for (sum, &key) in sums.iter_mut().zip(&key) {
+                    *sum = L::f_fma(q, key, *sum);
+                }
+            }
+        }
+        for (head, sums) in heads.iter_mut().zip(&sums) {
+            for (i, &sum) in sums.iter().enumerate() {
+                L::f_store(
+                    head.scores.as_mut_ptr().add(i * LANES),
+                    L::f_mul(sum, scale),
+                );
+            }
         }
     }
 
@@ -294,32 +341,88 @@ impl Attend<'_> {
                 Rows::F16(row) => halves[i] = row,
             }
         }
-        let first_head = kv_head * room.heads.len();
-        let seen = run.skip..run.count;
-        for (i, head) in room.heads.iter().enumerate() {
-            let out = self.out_at(node, first_head + i);
-            match kept.format.kv_type {
-                KvType::F16 => self.mix_rows::<L, u16>(&halves[seen.clone()], head, run, out),
-                _ => self.mix_rows::<L, f32>(&floats[seen.clone()], head, run, out),
-            }
+        let out = self.out_at(node, kv_head * room.heads.len());
+        match kept.format.kv_type {
+            KvType::F16 => self.mix_rows::<L, u16>(&halves, run, &room.heads, out),
+            _ => self.mix_rows::<L, f32>(&floats, run, &room.heads, out),
         }
     }
 
     #[inline(always)]
     unsafe fn mix_rows<L: Lanes, E: Float>(
         &self,
-        rows: &[*const E],
-        head: &Head,
+        rows: &[*const E; PAGE_TOKENS],
         run: Run<'_>,
+        heads: &[Head],
         out: *mut f32,
     ) {
-        let weights = &head.scores[run.skip..run.count];
-        for d in (0..self.head_dim).step_by(LANES) {
-            let mut acc = L::f_mul(L::f_load(out.add(d)), L::f_splat(head.shrink));
-            for (row, &weight) in rows.iter().zip(weights) {
-                acc = L::f_fma(L::f_splat(weight), E::load::<L>(row.add(d)), acc);
+        let at_once = at_once::<L>(heads.len());
+        for (i, heads) in heads.chunks(at_once).enumerate() {
+            let out = out.add(i * at_once * self.head_dim);
+            match heads {
+                [_, _, _, _, _, _] => self.mix_some::<L, E, 6>(rows, run, heads, out),
+                [_, _, _, _, _] => self.mix_some::<L, E, 5>(rows, run, heads, out),
+                [_, _, _, _] => self.mix_some::<L, E, 4>(rows, run, heads, out),
+                [_, _, _] => self.mix_some::<L, E, 3>(rows, run, heads, out),
+                [_, _] => self.mix_some::<L, E, 2>(rows, run, heads, out),
+                _ => self.mix_some::<L, E, 1>(rows, run, heads, out),
             }
-            L::f_store(out.add(d), acc);
+        }
+    }
+
+    /// Of `H` heads, for which values are loaded once.
+    #[inline(always)]
+    unsafe fn mix_some<L: Lanes, E: Float, const H: usize>(
+        &self,
+        rows: &[*const E; PAGE_TOKENS],
+        run: Run<'_>,
+        heads: &[Head],
+        out: *mut f32,
+    ) {
+        let mut d = 0;
+        while d + WIDE * LANES <= self.head_dim {
+            self.mix_dims::<L, E, H, WIDE>(rows, run, heads, out, d);
+            d += WIDE * LANES;
+        }
+        while d < self.head_dim {
+            self.mix_dims::<L, E, H, 1>(rows, run, heads, out, d);
+            d += LANES;
+        }
+    }
+
+    /// Of `V` vectors of dims from `d` on, whose sums do not wait for each other: each adds row after row.
+    #[inline(always)]
+    unsafe fn mix_dims<L: Lanes, E: Float, const H: usize, const V: usize>(
+        &self,
+        rows: &[*const E; PAGE_TOKENS],
+        run: Run<'_>,
+        heads: &[Head],
+        out: *mut f32,
+        d: usize,
+    ) {
+        let at = |h: usize, v: usize| out.add(h * self.head_dim + d + v * LANES);
+        let mut sums = [[L::f_splat(0.0); V]; H];
+        for (h, sums) in sums.iter_mut().enumerate() {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                *sum = L::f_mul(L::f_load(at(h, v)), L::f_splat(heads[h].shrink));
+            }
+        }
+        for i in run.skip..run.count {
+            let mut value = [L::f_splat(0.0); V];
+            for (v, value) in value.iter_mut().enumerate() {
+                *value = E::load::<L>(rows[i].add(d + v * LANES));
+            }
+            for (h, sums) in sums.iter_mut().enumerate() {
+                let weight = L::f_splat(heads[h].scores[i]);
+                for (sum, &value) in sums.iter_mut().zip(&value) {
+                    *sum = L::f_fma(weight, value, *sum);
+                }
+            }
+        }
+        for (h, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.iter().enumerate() {
+                L::f_store(at(h, v), sum);
+            }
         }
     }
 

@@ -31,6 +31,7 @@ unsafe impl Lanes for Avx512 {
     type I = __m512i;
     type B = __m512i;
     const TILES: bool = true;
+    const HEADS: usize = 6;
 
     unsafe fn vectorize<O: Op>(op: O) {
         enabled(op);

@@ -22,8 +22,9 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
     for (u32 row = first_row; row < end; row++) {
         u32 segment = args.tables.rows[row].segment;
         if (segment == NONE) continue;
-        u32 state = args.tables.segments[segment].state_index;
-        load_values(values, window_of(args.tables, layer, state, row), first_channel, DIM);
+        Window window = window_of(args.tables, layer, args.tables.segments[segment].state_index, row);
+        wait_for_inputs();
+        load_values(values, window, first_channel, DIM);
         prepare_head(weights, values, DIM, length, args.prepared + (u64)row * CHANNELS + first_channel);
         if (head < 2 * HK || lane_index() > 0) continue;
         u32 value_head = head - 2 * HK;
@@ -32,38 +33,37 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
     }
 }
 
-KERNEL(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES) {
+KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
+    let_next_start();
     u32 head = block_y() * PREPARE_WARPS + warp_index();
     if (head < 2 * HK) prepare_rows<DK>(args, head, head * DK, head < HK ? args.q_scale : 1.0f);
     else if (head < HEADS) prepare_rows<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, 0.0f);
+    // Who has no row.
+    wait_for_inputs();
 }
-// A thread block has a strip of columns of a head, a lane two of them.
-constexpr u32 WARP_COLUMNS = 8;
+// A thread block has a strip of columns of a head, a lane one of them: a row is one chain of sums and shuffles, and several
+// warps of a scheduler, each with little to do, pass less of it by than one with much.
+constexpr u32 WARP_COLUMNS = 4;
 constexpr u32 STRIP_WARPS = 4;
 constexpr u32 STRIP = STRIP_WARPS * WARP_COLUMNS;
 constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
 constexpr u32 STRIP_THREADS = STRIP_WARPS * LANES;
 // A level of a block: 16-byte pieces of its lanes' states.
-constexpr u32 LEVEL_PIECES = QUADS * 2 * STRIP_THREADS;
+constexpr u32 LEVEL_PIECES = QUADS * STRIP_THREADS;
 constexpr u32 MAX_LEVELS = 8;
 static_assert(STRIP_WARPS == STEPS, "a warp brings a step in");
 
 // To and from a level, where each thread has a column of pieces of its own.
-DEVICE void put_state(const State<2>& state, Vec4f* at) {
+DEVICE void put_state(const State<1>& state, Vec4f* at) {
 #pragma unroll
-    for (u32 i = 0; i < QUADS; i++)
-#pragma unroll
-        for (u32 c = 0; c < 2; c++)
-            at[(2 * i + c) * STRIP_THREADS] = {state.at[i][0][c], state.at[i][1][c], state.at[i][2][c], state.at[i][3][c]};
+    for (u32 i = 0; i < QUADS; i++) at[i * STRIP_THREADS] = {state.at[i][0][0], state.at[i][1][0], state.at[i][2][0], state.at[i][3][0]};
 }
-DEVICE void get_state(State<2>& state, const Vec4f* at) {
+DEVICE void get_state(State<1>& state, const Vec4f* at) {
 #pragma unroll
-    for (u32 i = 0; i < QUADS; i++)
-#pragma unroll
-        for (u32 c = 0; c < 2; c++) {
-            Vec4f piece = at[(2 * i + c) * STRIP_THREADS];
-            state.at[i][0][c] = piece.x, state.at[i][1][c] = piece.y, state.at[i][2][c] = piece.z, state.at[i][3][c] = piece.w;
-        }
+    for (u32 i = 0; i < QUADS; i++) {
+        Vec4f piece = at[i * STRIP_THREADS];
+        state.at[i][0][0] = piece.x, state.at[i][1][0] = piece.y, state.at[i][2][0] = piece.z, state.at[i][3][0] = piece.w;
+    }
 }
 
 // By its values: clang keeps what is copied whole under a condition in memory.
@@ -132,6 +132,7 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     SHARED Staged<STRIP> staged[2][STEPS];
     Segment segment = args.tables.segments[block_y()];
     u32 num_rows = segment.num_rows;
+    if (num_rows == 0 || block_x() >= BLOCKS) wait_for_inputs();
     if (num_rows == 0) return;
     if (block_x() >= BLOCKS) {
         u32 channel = (block_x() - BLOCKS) * STRIP_THREADS + thread_index();
@@ -143,17 +144,19 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     u32 head = block_x() / STRIPS, strip = block_x() % STRIPS;
     u32 warp = warp_index(), lane = lane_index();
     const Step* steps = args.tables.steps + segment.first_step;
-    u32 column = strip * STRIP + warp * WARP_COLUMNS + lane / 8 * 2;
+    u32 column = strip * STRIP + warp * WARP_COLUMNS + lane / 8;
     bool active = DV % STRIP == 0 || column < DV;
     float* committed = args.layer.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
-    // Where the lane writes answers: to the left column in even lanes, to the right one in odd lanes.
-    bool writes = lane % 8 < 2;
-    float* out = args.out + head * DV + column + lane % 2;
+    // One lane of the eight that have parts of a column's answers.
+    bool writes = lane % 8 == 0;
+    float* out = args.out + head * DV + column;
 
     Step ahead = {};
     if (warp < num_rows) ahead = steps[warp];
-    State<2> state;
+    // The step before has left it, so it need not wait for what this one's kernels write.
+    State<1> state;
     if (active) load_state(state, committed);
+    wait_for_inputs();
     Fetched fetched = {};
     if (warp < num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
     if (STEPS + warp < num_rows) ahead = steps[STEPS + warp];
@@ -181,7 +184,7 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
         if (first + 2 * STEPS + warp < num_rows) ahead = steps[first + 2 * STEPS + warp];
         if (active) {
             // Answers are summed up after all steps, beside each other.
-            Parts<2> parts[STEPS] = {};
+            Parts<1> parts[STEPS] = {};
             if (!BRANCHES && count == STEPS) {
 #pragma unroll
                 for (u32 i = 0; i < STEPS; i++) parts[i] = advance<true, true>(state, now[i], warp_index());
@@ -219,8 +222,12 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
 }
 
 // Segments of rows that each follow the one before.
-KERNEL_RESIDENT(delta_walk_chains, WalkArgs, STRIP_THREADS, 4) { walk<false>(args, nullptr); }
-KERNEL(delta_walk_trees, WalkArgs, STRIP_THREADS) {
+KERNEL_AHEAD(delta_walk_chains, WalkArgs, STRIP_THREADS, 4) {
+    let_next_start();
+    walk<false>(args, nullptr);
+}
+KERNEL_AHEAD(delta_walk_trees, WalkArgs, STRIP_THREADS, 1) {
+    let_next_start();
     DYNAMIC_SHARED(levels);
     walk<true>(args, reinterpret_cast<Vec4f*>(levels));
 }
@@ -230,9 +237,12 @@ struct NormArgs {
     u32 num_rows;
 };
 constexpr u32 NORM_WARPS = 4;
-KERNEL(delta_norm, NormArgs, NORM_WARPS * LANES) {
+KERNEL_AHEAD(delta_norm, NormArgs, NORM_WARPS * LANES, 1) {
+    let_next_start();
     u32 item = block_x() * NORM_WARPS + warp_index();
+    Factors gamma = load_factors(args.norm.gamma);
+    wait_for_inputs();
     if (item >= args.num_rows * HV || args.tables.rows[item / HV].segment == NONE) return;
     u64 at = (u64)item * DV;
-    norm_head(args.norm, item, load_factors(args.norm.out + at), load_factors(args.norm.gamma), load_factors(args.norm.z + at));
+    norm_head(args.norm, item, load_factors(args.norm.out + at), gamma, load_factors(args.norm.z + at));
 }

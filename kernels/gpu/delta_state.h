@@ -9,6 +9,9 @@ constexpr u32 KEYS = QUADS * 32;
 static_assert(DK % 4 == 0 && DV % 16 == 0, "head dims");
 
 template <u32 COLUMNS> struct Run;
+template <> struct Run<1> {
+    typedef float Type;
+};
 template <> struct Run<2> {
     typedef Vec2f Type;
 };
@@ -16,8 +19,10 @@ template <> struct Run<4> {
     typedef Vec4f Type;
 };
 // Values that lie side by side.
+DEVICE void spread(float from, float (&to)[1]) { to[0] = from; }
 DEVICE void spread(const Vec2f& from, float (&to)[2]) { to[0] = from.x, to[1] = from.y; }
 DEVICE void spread(const Vec4f& from, float (&to)[4]) { to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w; }
+DEVICE float together(const float (&from)[1]) { return from[0]; }
 DEVICE Vec2f together(const float (&from)[2]) { return {from[0], from[1]}; }
 DEVICE Vec4f together(const float (&from)[4]) { return {from[0], from[1], from[2], from[3]}; }
 
@@ -112,14 +117,15 @@ DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged
 // The whole answer of column `lane % COLUMNS` of the lane's.
 template <u32 COLUMNS> DEVICE float whole(const Parts<COLUMNS>& parts) {
     bool is_odd = lane_index() % 2, is_later = lane_index() / 2 % 2;
-    float mine = is_odd ? parts.of[1] : parts.of[0];
-    mine += shuffle_xor(is_odd ? parts.of[0] : parts.of[1], 1);
+    // Of columns `first` and `first + 1`, one in even lanes and one in odd ones.
+    auto pair = [&](u32 first) { return (is_odd ? parts.of[first + 1] : parts.of[first]) + shuffle_xor(is_odd ? parts.of[first] : parts.of[first + 1], 1); };
+    float mine;
     if constexpr (COLUMNS == 4) {
-        float other = is_odd ? parts.of[3] : parts.of[2];
-        other += shuffle_xor(is_odd ? parts.of[2] : parts.of[3], 1);
-        float kept = is_later ? other : mine;
-        mine = kept + shuffle_xor(is_later ? mine : other, 2);
+        float left = pair(0), right = pair(2), kept = is_later ? right : left;
+        mine = kept + shuffle_xor(is_later ? left : right, 2);
     } else {
+        if constexpr (COLUMNS == 2) mine = pair(0);
+        else mine = parts.of[0] + shuffle_xor(parts.of[0], 1);
         mine += shuffle_xor(mine, 2);
     }
     mine += shuffle_xor(mine, 4);

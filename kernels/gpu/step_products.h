@@ -185,9 +185,15 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             if (row < product.outputs[output].rows) before = load_word(static_cast<const u64*>(product.add.at) + row);
         }
         Sums sums;
-        for (bool is_last = false; !is_last;) {
+        Vec4u next;
+        auto refill = [&] {
+            ring.has_read();
+            bring(next, which + STAGES, ring, stages);
+            ring.skip(BLOCK_WARPS);
+            which += BLOCK_WARPS;
+        };
+        for (;;) {
             Vec4u piece = wait_for(which, ring, stages);
-            is_last = (piece.w & ENDS_ROUND) != 0;
             if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
             const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
             if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
@@ -196,11 +202,9 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
                 slot[0] = sums[0][0];
                 slot[8] = sums[0][2];
             }
-            Vec4u next = stages.next[ring.slot];
-            ring.has_read();
-            bring(next, which + STAGES, ring, stages);
-            ring.skip(BLOCK_WARPS);
-            which += BLOCK_WARPS;
+            next = stages.next[ring.slot];
+            if (piece.w & ENDS_ROUND) break;
+            refill();
         }
         sync_threads();
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
@@ -213,6 +217,8 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             }
             put(product.outputs[output].to, row, value, step.waiting.epoch + number);
         }
+        // Asking for bytes takes thousands of cycles where many are on their way, and others wait for the sums.
+        refill();
         // The next sums take their place.
         if (first + product.round < share.count) sync_threads();
     }

@@ -86,7 +86,14 @@ template <u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& 
         for (u32 i = 0; i < COUNT; i += 2) load_words(at + i, words[i], words[i + 1]);
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
-    } while (!is_there && keeps_waiting(waiting, looks));
+        if (is_there) break;
+        // Who waits looks at one word: looks at all of them take longer, and get into the way of each other.
+        const u64* missing = at;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++)
+            if ((u32)(words[i] >> 32) != number) missing = at + i;
+        while ((u32)(load_word(missing) >> 32) != number && keeps_waiting(waiting, looks)) {}
+    } while (keeps_waiting(waiting, looks));
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) v[i] = bits_to_f32((u32)words[i]);
 }

@@ -153,7 +153,7 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
 
     Step ahead = {};
     if (warp < num_rows) ahead = steps[warp];
-    // The step before has left it, so it need not wait for what this one's kernels write.
+    // The step before has left it, and a copy of this one's tables lies between: no kernel that still runs writes it.
     State<1> state;
     if (active) load_state(state, committed);
     wait_for_inputs();

@@ -12,18 +12,13 @@ template <u32 COLUMNS> struct Run;
 template <> struct Run<1> {
     typedef float Type;
 };
-template <> struct Run<2> {
-    typedef Vec2f Type;
-};
 template <> struct Run<4> {
     typedef Vec4f Type;
 };
 // Values that lie side by side.
 DEVICE void spread(float from, float (&to)[1]) { to[0] = from; }
-DEVICE void spread(const Vec2f& from, float (&to)[2]) { to[0] = from.x, to[1] = from.y; }
 DEVICE void spread(const Vec4f& from, float (&to)[4]) { to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w; }
 DEVICE float together(const float (&from)[1]) { return from[0]; }
-DEVICE Vec2f together(const float (&from)[2]) { return {from[0], from[1]}; }
 DEVICE Vec4f together(const float (&from)[4]) { return {from[0], from[1], from[2], from[3]}; }
 
 template <u32 COLUMNS> struct State {
@@ -116,16 +111,16 @@ DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged
 }
 // The whole answer of column `lane % COLUMNS` of the lane's.
 template <u32 COLUMNS> DEVICE float whole(const Parts<COLUMNS>& parts) {
-    bool is_odd = lane_index() % 2, is_later = lane_index() / 2 % 2;
-    // Of columns `first` and `first + 1`, one in even lanes and one in odd ones.
-    auto pair = [&](u32 first) { return (is_odd ? parts.of[first + 1] : parts.of[first]) + shuffle_xor(is_odd ? parts.of[first] : parts.of[first + 1], 1); };
     float mine;
     if constexpr (COLUMNS == 4) {
+        bool is_odd = lane_index() % 2, is_later = lane_index() / 2 % 2;
+        // Of columns `first` and `first + 1`, one in even lanes and one in odd ones.
+        auto pair = [&](u32 first) { return (is_odd ? parts.of[first + 1] : parts.of[first]) + shuffle_xor(is_odd ? parts.of[first] : parts.of[first + 1], 1); };
         float left = pair(0), right = pair(2), kept = is_later ? right : left;
         mine = kept + shuffle_xor(is_later ? left : right, 2);
     } else {
-        if constexpr (COLUMNS == 2) mine = pair(0);
-        else mine = parts.of[0] + shuffle_xor(parts.of[0], 1);
+        static_assert(COLUMNS == 1, "one column or four");
+        mine = parts.of[0] + shuffle_xor(parts.of[0], 1);
         mine += shuffle_xor(mine, 2);
     }
     mine += shuffle_xor(mine, 4);

@@ -172,7 +172,7 @@ fn top_k(device: &dyn Device, rows: usize) {
             k,
             logits: &logits,
             ids: &mut ids,
-            log_probs: &mut log_probs,
+            log_probs: Some(&mut log_probs),
         });
     });
     println!("top {k} of {rows} rows of {VOCAB}: {us:.1} us");

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
@@ -186,6 +187,12 @@ static void may_be_overtaken() { is_overtaken |= draw() % 8 == 0; }
 static void let_others_run() {
     has_looked = true;
     yield();
+}
+
+static u64 nanoseconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000000 + (u64)now.tv_nsec;
 }
 
 static void sync_some(u32 barrier, u32 threads) { wait(own->some_arrived[barrier], own->some_generation[barrier], threads); }

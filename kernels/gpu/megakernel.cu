@@ -1,4 +1,5 @@
-// A whole step of one row in one launch: the operations of the step, phase after phase, by blocks that all run at a time.
+// Whole steps of one row in one launch: the operations of a step, phase after phase, by blocks that all run at a time; and of the next
+// token's, where the host asks for it in time (tokens.h).
 //
 // Between phases there is no barrier: a row goes from block to block as words that say themselves that they have come
 // (together.h). Weights depend on nothing: a block has a list of all its pieces of the step's matrices, and a ring in shared memory
@@ -7,6 +8,8 @@
 //
 // TYPES: bit mask of the weights' types. BLOCK_WARPS, STAGES: warps that work, and pieces of the ring. HAS_DELTA: with HK, HV, DK, DV,
 // TAPS of delta_rows.h. HAS_ATTENTION: with HEAD_DIM, GROUP, TILES, K_TYPE, V_TYPE of attention_tiles.h. COPIES_BY_LANES: see ring.h.
+// EMBED_TYPE: see tokens.h.
+// EMBED_TYPE: see tokens.h.
 #ifndef TYPES
 #define TYPES (1 << 30)
 #define BLOCK_WARPS 16
@@ -23,6 +26,7 @@
 #define TILES 1
 #define K_TYPE 1
 #define V_TYPE 1
+#define EMBED_TYPE 30
 #endif
 #define KEPT 1
 #define COLUMN_TILES 1
@@ -37,6 +41,7 @@
 #if HAS_ATTENTION
 #include "step_attention.h"
 #endif
+#include "tokens.h"
 
 KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     let_next_start();
@@ -67,33 +72,48 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
         reinterpret_cast<Vec4u*>(phases)[i] = reinterpret_cast<const Vec4u*>(args.phases)[i];
     for (u32 i = thread_index(); i < args.num_phases; i += BLOCK_THREADS) shares[i] = args.shares[(u64)block_x() * args.num_phases + i];
     wait_for_inputs();
-    if (thread_index() == 0) {
-        Row row = args.tables.rows[0];
-        step = {{args.epoch, args.is_stuck}, args.tables, row, args.tables.segments[row.segment], work, reinterpret_cast<float*>(work + args.work_bytes)};
-    }
+    if (thread_index() == 0) step.waiting = {args.epoch, args.is_stuck};
     sync_threads();
+    // A token's number lies in shared memory: registers are for what its phases do.
+    for (;;) {
+        if (!begin_token(args, step.waiting, work)) break;
+        if (thread_index() == 0) {
+            Row row = args.tables.rows[0];
+            step = {step.waiting, args.tables, row, args.tables.segments[row.segment], work, reinterpret_cast<float*>(work + args.work_bytes)};
+        }
+        sync_threads();
 #pragma unroll 1
-    for (u32 p = 0; p < args.num_phases; p++) {
-        const Phase& phase = phases[p];
-        if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, squares);
+        for (u32 p = 0; p < args.num_phases; p++) {
+            const Phase& phase = phases[p];
+            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, squares);
 #if HAS_DELTA
-        else if (phase.kind == DELTA) {
-            sync_threads();
-            for (u32 unit = block_x(); unit < HV * STRIPS; unit += grid_x())
-                walk(step, phase.delta, phase.number, unit, *reinterpret_cast<DeltaShared*>(work));
-        } else if (phase.kind == MOVE) move_history(step, phase.move);
+            else if (phase.kind == DELTA) {
+                sync_threads();
+                for (u32 unit = block_x(); unit < HV * STRIPS; unit += grid_x())
+                    walk(step, phase.delta, phase.number, unit, *reinterpret_cast<DeltaShared*>(work));
+            } else if (phase.kind == MOVE) move_history(step, phase.move);
 #endif
 #if HAS_ATTENTION
-        else if (phase.kind == ATTEND) {
-            sync_threads();
-            attend_all(step, phase.attend, phase.number, reinterpret_cast<AttendShared*>(work));
-            sync_threads();
-        } else if (phase.kind == COMBINE) {
-            sync_threads();
-            for (u32 unit = block_x(); unit < phase.combine.num_heads * RUNS; unit += grid_x())
-                combine(step, phase.combine, phase.number, unit, *reinterpret_cast<CombineShared*>(work));
-        }
+            else if (phase.kind == ATTEND) {
+                sync_threads();
+                attend_all(step, phase.attend, phase.number, reinterpret_cast<AttendShared*>(work));
+                sync_threads();
+            } else if (phase.kind == COMBINE) {
+                sync_threads();
+                for (u32 unit = block_x(); unit < phase.combine.num_heads * RUNS; unit += grid_x())
+                    combine(step, phase.combine, phase.number, unit, *reinterpret_cast<CombineShared*>(work));
+            }
 #endif
+        }
+        end_token(args, step.waiting, phases, shares, work);
+        stages.list -= list_length(args);
+    }
+    // What was asked for ahead comes before the block goes.
+    if (args.num_tokens == 1) return;
+    for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {
+        wait_for(which, ring, stages);
+        ring.skip(BLOCK_WARPS);
+        which += BLOCK_WARPS;
     }
 }
 #endif

@@ -95,15 +95,60 @@ struct Share {
     u32 first, count;
 };
 
+// What the host asks of a launch that is under way, and what that says, in host memory. Tokens are told by what their phases' numbers are
+// counted from.
+struct Asked {
+    // Written last. 0: nothing more.
+    u32 number;
+    u32 id;
+    // Pages of the sequence that are new in its table: `num_pages`, from this one on.
+    u32 first_page, num_pages;
+    Row row;
+    Segment segment;
+    Step step;
+    u32 unused[10];
+};
+struct Mail {
+    Asked asked;
+    // The last token that is done, and its best id.
+    u32 answered, best;
+    // The last one whose inputs have been read; the one that the last launch has not waited for.
+    u32 taken, left;
+    u32 unused[28];
+    u32 pages[1];
+};
+static_assert(sizeof(Asked) == 128 && sizeof(Mail) == 256 + 4, "as src/gpu/megakernel/mail.rs has it");
+// The row of an id.
+struct Embed {
+    const u8* tiles;
+    float* out;
+    u32 rows, cols, tiles_per_row, unused;
+};
+
 struct StepArgs {
     const Phase* phases;
     // [blocks, phases]
     const Share* shares;
-    // Pieces of the blocks, one list after another, and where they begin: [blocks]. Of every BLOCK_WARPS of a list, each warp has one.
+    // Pieces of the blocks, one list after another, and where they begin and the last one ends: [blocks + 1]. Of every BLOCK_WARPS of a list,
+    // each warp has one.
     const Vec4u* pieces;
     const u32* first_piece;
     Tables tables;
     u32* is_stuck;
+    Mail* mail;
+    // [blocks]: the best key of each, and the last token that it is done with.
+    u64* bests;
+    u32* ended;
+    // The token that is to begin; one less: there is none.
+    u32* said;
+    Embed embed;
+    // The phase whose one row is logits; NONE: none is.
+    u32 best_phase;
+    // That the launch may do, and nanoseconds that it waits to be asked for the next one.
+    u32 num_tokens;
+    u64 patience;
+    // What the last one's numbers are counted from.
+    u32 last_epoch, unused;
     u32 num_phases, epoch;
     // Shared memory: of phases, shares and the step; of forms and other things of a phase; of the sums of products.
     u32 fixed_bytes, work_bytes, slot_bytes;

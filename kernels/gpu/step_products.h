@@ -10,8 +10,9 @@
 // sixteenths of the bytes; tiles, and from bit 16 on the first of them among its rows'; the sums' slot, and from bit 16 on the type
 // and what else is so:
 constexpr u32 BEGINS_SLICE = 1 << 28, ENDS_SLICE = 1 << 29, ENDS_ROUND = 1u << 31;
-// Behind a list's end.
+// Behind a list's end, where a launch is for one token. Else there is as much of it anew as is asked for ahead.
 constexpr u32 NO_PIECE = 0xffffffffu;
+constexpr u32 LIST_TAIL = 2 * STAGES;
 DEVICE u32 tiles_of(const Vec4u& piece) { return piece.z & 0xffff; }
 
 template <u32 T> constexpr u32 largest_piece() {
@@ -25,12 +26,15 @@ constexpr u32 STAGE_BYTES = (largest_piece<0>() + 127) / 128 * 128;
 typedef Ring<STAGES> PieceRing;
 static_assert(STAGES >= BLOCK_WARPS, "each warp has a piece");
 
-// The ring: what lies in it, what that is (in place of an address, which of the list it is, counted from 1), and what the list has for
+DEVICE u32 list_length(const StepArgs& args) { return args.first_piece[block_x() + 1] - args.first_piece[block_x()] - LIST_TAIL; }
+
+// The ring: what lies in it, what that is (in place of an address, which of the launch's it is, counted from 1), and what the list has for
 // the stage next, which comes along: nobody waits for a list.
 struct Stages {
     u8* bytes;
     Vec4u* pieces;
     Vec4u* next;
+    // As if the lists of the launch's earlier tokens lay before it.
     const Vec4u* list;
 };
 

@@ -27,6 +27,24 @@ DEVICE u32 load_relaxed(const u32* at) {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
+// The same of the host's memory, which it reads and writes meanwhile.
+DEVICE void store_release_far(u32* at, u32 value) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
+DEVICE void store_far(u32* at, u32 value) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
+DEVICE u32 load_acquire_far(const u32* at) {
+    u32 value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+DEVICE u32 load_far(const u32* at) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+DEVICE u64 nanoseconds() {
+    u64 time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+}
 DEVICE void let_others_run() {}
 // Looks for a value, which take about a second.
 constexpr u32 PATIENCE = 1 << 20;
@@ -40,6 +58,11 @@ DEVICE void load_words(const u64* at, u64& a, u64& b) { a = at[0], b = at[1]; }
 DEVICE void store_release(u32* at, u32 value) { *at = value; }
 DEVICE u32 load_acquire(const u32* at) { return *at; }
 DEVICE u32 load_relaxed(const u32* at) { return *at; }
+DEVICE void store_release_far(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+DEVICE void store_far(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+DEVICE u32 load_acquire_far(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+DEVICE u32 load_far(const u32* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+DEVICE u64 nanoseconds() { return emulation::nanoseconds(); }
 DEVICE void let_others_run() { emulation::let_others_run(); }
 // What threads do not bring within so many turns does not come.
 constexpr u32 PATIENCE = 1 << 15;

@@ -372,8 +372,8 @@ pub struct TopKArgs<'a> {
     pub logits: &'a Buffer,
     /// \[N, K\].
     pub ids: &'a mut [u32],
-    /// \[N, K\]: logit less the logarithm of the sum over the whole row of e^logit.
-    pub log_probs: &'a mut [f32],
+    /// \[N, K\]: logit less the logarithm of the sum over the whole row of e^logit. `None`: nobody wants to know.
+    pub log_probs: Option<&'a mut [f32]>,
 }
 
 /// Sizes of a gated DeltaNet layer.

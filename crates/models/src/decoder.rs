@@ -327,7 +327,7 @@ impl Decoder {
                     k: 1,
                     logits,
                     ids: &mut best[first..first + rows],
-                    log_probs: &mut vec![0.0; rows],
+                    log_probs: None,
                 });
             },
         );

@@ -5,6 +5,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernels::{DecodePath, Device, DeviceName, GpuDevice};
 use models::{BatchSegment, KvType, LogitsWanted, Model, Snapshot};
@@ -43,8 +44,20 @@ fn open(device: &Arc<GpuDevice>, (name, kv_type): Case) -> Model {
     open_on(Arc::clone(device) as _, data().join(name), kv_type)
 }
 
-/// Bits of the logits of some steps after a prompt, and of the state after them; every other step asks for the best id alone.
-fn run(device: &Arc<GpuDevice>, case: Case) -> (Vec<u32>, Snapshot) {
+/// Which logits of a step are asked for: every other time the best id alone.
+fn by_turns(i: usize) -> LogitsWanted {
+    match i % 2 {
+        0 => LogitsWanted::Last,
+        _ => LogitsWanted::LastBest,
+    }
+}
+
+/// Bits of the logits of some steps after a prompt, and of the state after them.
+fn run(
+    device: &Arc<GpuDevice>,
+    case: Case,
+    wanted: impl Fn(usize) -> LogitsWanted,
+) -> (Vec<u32>, Snapshot) {
     let mut model = open(device, case);
     // Others that nothing happens to.
     let other = model.create_sequence().unwrap();
@@ -60,12 +73,8 @@ fn run(device: &Arc<GpuDevice>, case: Case) -> (Vec<u32>, Snapshot) {
     let before = model.snapshot(other).unwrap();
     let mut bits = Vec::new();
     for i in PROMPT..PROMPT + STEPS {
-        let logits = match i % 2 {
-            0 => LogitsWanted::Last,
-            _ => LogitsWanted::LastBest,
-        };
         let segment = BatchSegment {
-            logits,
+            logits: wanted(i),
             ..chain(sequence, &[token(i)])
         };
         let output = model.forward(&batch(vec![segment])).unwrap();
@@ -82,11 +91,11 @@ fn check(cases: &[Case]) {
         pieces.set_decode_path(DecodePath::Graph);
         let whole = gpu();
         whole.set_decode_path(DecodePath::Megakernel);
-        let expected = run(&pieces, case);
-        let got = run(&whole, case);
-        assert_eq!(pieces.one_launches(), 0, "{case:?}");
+        let expected = run(&pieces, case, by_turns);
+        let got = run(&whole, case, by_turns);
+        assert_eq!(pieces.one_row_steps().0, 0, "{case:?}");
         // A step runs, the next one is recorded, and both once more when the first search for the best id has made scratch memory grow.
-        assert_eq!(whole.one_launches(), STEPS as u64 - 4, "{case:?}");
+        assert_eq!(whole.one_row_steps().0, STEPS as u64 - 4, "{case:?}");
         assert!(got.0 == expected.0, "{case:?}: logits differ");
         assert!(got.1 == expected.1, "{case:?}: states differ");
     }
@@ -102,6 +111,52 @@ fn one_launch_has_the_bits_of_many_in_dense_models() {
     check(&DENSE);
 }
 
+/// A launch goes on with the next token where that is asked for in time, and ends where it is not, or where something else is.
+#[test]
+fn several_tokens_of_a_launch_have_the_bits_of_as_many_launches() {
+    let best = |_| LogitsWanted::LastBest;
+    let all_but_one = |i| match i {
+        255 => LogitsWanted::Last,
+        _ => LogitsWanted::LastBest,
+    };
+    let (long, short) = (Duration::from_millis(100), Duration::from_nanos(1));
+    type Wanted = fn(usize) -> LogitsWanted;
+    let cases: [(Case, &[(Wanted, Duration)]); 2] = [
+        (HYBRID[2], &[(all_but_one, long)]),
+        (DENSE[0], &[(best, long), (best, short)]),
+    ];
+    for (case, ways) in cases {
+        let pieces = gpu();
+        pieces.set_decode_path(DecodePath::Graph);
+        let expected = run(&pieces, case, best);
+        for &(wanted, patience) in ways {
+            let whole = gpu();
+            whole.set_decode_path(DecodePath::Megakernel);
+            whole.set_one_row_patience(patience);
+            let (mut bits, state) = run(&whole, case, wanted);
+            let (steps, launches) = whole.one_row_steps();
+            assert!(steps > 6, "{case:?}: {steps} steps");
+            match patience == long {
+                true => assert!(launches < steps, "{case:?}: {launches} launches of {steps}"),
+                false => assert_eq!(launches, steps, "{case:?}"),
+            }
+            if bits.len() > STEPS {
+                // A row of logits in place of its best id.
+                let first = 255 - PROMPT;
+                let row: Vec<_> = bits
+                    .drain(first..bits.len() + 1 - (STEPS - first))
+                    .collect();
+                let logit = |&bits: &u32| f32::from_bits(bits);
+                let top = row.iter().map(logit).fold(f32::MIN, f32::max);
+                let id = row.iter().position(|bits| logit(bits) == top);
+                bits.insert(first, id.unwrap() as u32);
+            }
+            assert!(bits == expected.0, "{case:?}, {patience:?}: ids differ");
+            assert!(state == expected.1, "{case:?}, {patience:?}: states differ");
+        }
+    }
+}
+
 /// As chips before sm_90 do; on a GPU with fewer warps in a block than otherwise.
 #[test]
 fn copies_by_lanes_change_no_bit() {
@@ -112,10 +167,10 @@ fn copies_by_lanes_change_no_bit() {
         by_lanes.set_decode_path(DecodePath::Megakernel);
         by_lanes.set_one_row_copies_by_lanes(true);
         assert!(
-            run(&by_lanes, case) == run(&at_once, case),
+            run(&by_lanes, case, by_turns) == run(&at_once, case, by_turns),
             "{case:?}: results differ"
         );
-        assert_eq!(by_lanes.one_launches(), STEPS as u64 - 4, "{case:?}");
+        assert_eq!(by_lanes.one_row_steps().0, STEPS as u64 - 4, "{case:?}");
     }
 }
 
@@ -143,6 +198,6 @@ fn blocks_that_do_not_fit_are_no_launch_and_change_no_bit() {
     let crowded = gpu();
     crowded.set_decode_path(DecodePath::Megakernel);
     crowded.set_one_row_blocks(4 * crowded.facts().multiprocessors as usize);
-    assert!(run(&crowded, case) == run(&pieces, case));
-    assert_eq!(crowded.one_launches(), 0);
+    assert!(run(&crowded, case, by_turns) == run(&pieces, case, by_turns));
+    assert_eq!(crowded.one_row_steps().0, 0);
 }

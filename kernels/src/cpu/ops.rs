@@ -396,14 +396,15 @@ impl Device for CpuDevice {
         assert!(k <= args.vocab_size, "top_k: more ids than the vocabulary");
         check("top_k", "logits", args.logits.len(), rows * args.vocab_size);
         check("top_k", "ids", args.ids.len(), rows * k);
-        check("top_k", "log_probs", args.log_probs.len(), rows * k);
+        if let Some(log_probs) = &args.log_probs {
+            check("top_k", "log_probs", log_probs.len(), rows * k);
+        }
         if rows == 0 || k == 0 {
             return;
         }
-        let answers = args
-            .ids
-            .chunks_exact_mut(k)
-            .zip(args.log_probs.chunks_exact_mut(k));
+        let mut log_probs = args.log_probs.map(|all| all.chunks_exact_mut(k));
+        let of_rows = std::iter::repeat_with(|| log_probs.as_mut().and_then(Iterator::next));
+        let answers = args.ids.chunks_exact_mut(k).zip(of_rows);
         let rows = args
             .logits
             .host()

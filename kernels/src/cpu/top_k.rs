@@ -13,8 +13,8 @@ pub(crate) struct TopKRow<'a> {
     pub logits: &'a [f32],
     /// \[K\].
     pub ids: &'a mut [u32],
-    /// \[K\].
-    pub log_probs: &'a mut [f32],
+    /// \[K\], if they are wanted.
+    pub log_probs: Option<&'a mut [f32]>,
 }
 
 impl Op for TopKRow<'_> {
@@ -26,17 +26,20 @@ impl Op for TopKRow<'_> {
             tops.push(top_of::<L>(run));
         }
         let top = tops.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let best = choose(self.logits, &tops, self.ids.len());
+        for ((_, id), to) in best.iter().zip(self.ids) {
+            *to = *id;
+        }
+        let Some(log_probs) = self.log_probs else {
+            return;
+        };
         let mut sum = 0.0_f64;
         for run in self.logits.chunks(RUN) {
             sum += f64::from(exp_sum::<L>(run, top));
         }
         let log_sum = f64::from(top) + sum.ln();
-        let best = choose(self.logits, &tops, self.ids.len());
-        for (((logit, id), to_id), to_log_prob) in
-            best.into_iter().zip(self.ids).zip(self.log_probs)
-        {
-            *to_id = id;
-            *to_log_prob = (f64::from(logit) - log_sum) as f32;
+        for ((logit, _), to) in best.iter().zip(log_probs) {
+            *to = (f64::from(*logit) - log_sum) as f32;
         }
     }
 }

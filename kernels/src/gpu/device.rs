@@ -117,6 +117,7 @@ impl GpuDevice {
         if launch.grid.contains(&0) {
             return Ok(());
         }
+        self.one_row.end();
         let function = self.modules.function(source, name, launch.shared_bytes)?;
         // SAFETY: each operation passes its kernel's struct, with addresses of buffers that it checked.
         unsafe {
@@ -141,24 +142,29 @@ impl GpuDevice {
 
     /// Tables on the device, uploaded unless they are the last ones.
     pub(super) fn stage(&self, host: HostTables) -> Result<Staged<'_>, DeviceError> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = tables.ptrs();
-        let ptrs = tables.set(&self.driver, host)?;
-        if ptrs != before {
+        self.reserve(&host)?;
+        let mut tables = self.staged();
+        tables.set(host);
+        let ptrs = tables.ptrs();
+        Ok(Staged { ptrs, tables })
+    }
+
+    /// Room for tables on the device.
+    fn reserve(&self, host: &HostTables) -> Result<(), DeviceError> {
+        if self.staged().reserve(&self.driver, host)? {
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Staged { ptrs, tables })
+        Ok(())
+    }
+
+    /// What tables are on the device.
+    pub(super) fn staged(&self) -> MutexGuard<'_, DeviceTables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ids on the device, uploaded unless they are the last ones.
     pub(super) fn ids(&self, ids: &[u32]) -> Result<DevicePtr, DeviceError> {
-        let mut there = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = size_of_val(ids);
-        if there.memory.bytes() < bytes {
-            there.memory = DeviceMemory::new(&self.driver, bytes.next_power_of_two().max(4096))?;
-            there.host.clear();
-            self.moves.fetch_add(1, Ordering::Relaxed);
-        }
+        let mut there = self.reserve_ids(ids.len())?;
         if there.host != ids {
             there.memory.write(0, bytemuck::cast_slice(ids));
             there.host = ids.to_vec();
@@ -166,23 +172,37 @@ impl GpuDevice {
         Ok(there.memory.ptr())
     }
 
+    /// Room for ids on the device.
+    fn reserve_ids(&self, count: usize) -> Result<MutexGuard<'_, DeviceIds>, DeviceError> {
+        let mut there = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = count * size_of::<u32>();
+        if there.memory.bytes() < bytes {
+            there.memory = DeviceMemory::new(&self.driver, bytes.next_power_of_two().max(4096))?;
+            there.host.clear();
+            self.moves.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(there)
+    }
+
     /// Runs a step, or repeats the recording of one like it.
     fn run_step(&self, step: &Step<'_>, work: &mut dyn FnMut()) -> Result<(), DeviceError> {
-        let most_seen = self
-            .tables(step.segments, step.visibility)?
-            .host()
-            .most_seen();
-        self.ids(step.tokens)?;
-        let Some(shape) = Shape::of(step, most_seen) else {
-            work();
-            return Ok(());
-        };
+        let tables = HostTables::new(step.segments, step.visibility);
+        let most_seen = tables.most_seen();
+        // Before it is asked whether something moved.
+        self.reserve(&tables)?;
+        drop(self.reserve_ids(step.tokens.len())?);
         let moves = self.moves.load(Ordering::Relaxed);
+        let shape = Shape::of(step, most_seen);
         // Not in the match, which would hold the lock to its end.
-        let next = self.steps().next(&shape, moves);
-        match next {
-            Next::Run => work(),
-            Next::Record if self.driver.begin_capture() => {
+        let next = shape.as_ref().map(|shape| self.steps().next(shape, moves));
+        if let Some(Next::Replay(graph, Some(launch))) = next {
+            return self.run_either(step, tables, graph, &launch);
+        }
+        self.one_row.end();
+        self.stage(tables)?;
+        self.ids(step.tokens)?;
+        match (next, shape) {
+            (Some(Next::Record), Some(shape)) if self.driver.begin_capture() => {
                 work();
                 match self.driver.end_capture() {
                     // An operation of it failed: nothing of it runs, and `finish` says why.
@@ -202,10 +222,9 @@ impl GpuDevice {
                     }
                 }
             }
-            Next::Record => work(),
             // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
-            Next::Replay(graph, None) => unsafe { self.driver.launch_graph(graph) },
-            Next::Replay(graph, Some(launch)) => self.run_either(graph, &launch)?,
+            (Some(Next::Replay(graph, None)), _) => unsafe { self.driver.launch_graph(graph) },
+            _ => work(),
         }
         Ok(())
     }
@@ -326,6 +345,7 @@ impl Device for GpuDevice {
     }
 
     fn write(&self, buffer: &mut Buffer, offset: usize, values: &[f32]) {
+        self.one_row.end();
         let to = buffer.on_gpu();
         match to.kv_type {
             KvType::F32 => to.memory.write(offset * 4, bytemuck::cast_slice(values)),
@@ -339,6 +359,7 @@ impl Device for GpuDevice {
     }
 
     fn read(&self, buffer: &Buffer, offset: usize, values: &mut [f32]) {
+        self.one_row.end();
         let from = buffer.on_gpu();
         match from.kv_type {
             KvType::F32 => from
@@ -355,7 +376,9 @@ impl Device for GpuDevice {
     }
 
     fn finish(&self) -> Result<(), DeviceError> {
-        self.driver.synchronize()?;
+        if !self.one_row.is_done() {
+            self.driver.synchronize()?;
+        }
         self.one_row.check()?;
         let mut fault = self.fault();
         match *fault {
@@ -401,7 +424,7 @@ impl Device for GpuDevice {
     }
 
     fn embed(&self, table: &Matrix, ids: &[u32], out: &mut Buffer) {
-        if self.tell(|recorder| recorder.embed(self.embedding(table, ids, out))) {
+        if self.tell(|recorder| recorder.embed(table, ids.len(), out)) {
             return;
         }
         self.note(self.embed_op(table, ids, out));

@@ -8,7 +8,7 @@ use std::env::consts::ARCH;
 use std::ffi::{CStr, c_void};
 use std::io::Write;
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 
 use libloading::Library;
 
@@ -41,7 +41,8 @@ type Emulate = unsafe extern "C" fn(Kernel, *const u32, u32, u32, *const c_void,
 pub(crate) struct Emulation {
     facts: DeviceFacts,
     budget: Budget,
-    state: Mutex<State>,
+    /// Who runs a kernel holds it: a module's fibers and shared memory are its own, once; and so what is asked meanwhile waits.
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
@@ -91,12 +92,12 @@ impl Emulation {
                 uuid: [0; 16],
             },
             budget: Budget::default(),
-            state: Mutex::default(),
+            state: Arc::default(),
         }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// Whether it was only recorded: then it is not to be done.
@@ -132,32 +133,46 @@ impl Emulation {
         Ok(at)
     }
 
-    /// `together`: blocks take turns.
-    ///
-    /// # Safety
-    /// As [`Driver::launch`]'s.
-    unsafe fn run(&self, function: Function, launch: Launch, args: *const c_void, together: bool) {
-        // Held during the run: a module's fibers and shared memory are its own, once.
-        let state = self.state();
-        let (kernel, emulate) = state.functions[function.0 as usize];
-        let (grid, together) = (launch.grid.as_ptr(), u32::from(together));
-        // SAFETY: the caller's word.
-        unsafe {
-            emulate(
-                kernel,
-                grid,
-                launch.threads,
-                launch.shared_bytes,
-                args,
-                together,
-            );
-        }
-    }
-
     fn give_back(&self, at: *mut u8) {
         if let Some(layout) = self.state().sizes.remove(&(at as u64)) {
             // SAFETY: allocated with this layout, and no longer in the table.
             unsafe { std::alloc::dealloc(at, layout) };
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A kernel's struct, in words that are aligned as any is.
+///
+/// # Safety
+/// As [`Driver::launch`]'s.
+unsafe fn words_of(args: *const c_void, bytes: usize) -> Vec<u128> {
+    let mut words = vec![0_u128; bytes.div_ceil(16)];
+    // SAFETY: the caller's word; there is room.
+    unsafe { std::ptr::copy_nonoverlapping(args.cast::<u8>(), words.as_mut_ptr().cast(), bytes) };
+    words
+}
+
+impl State {
+    /// `together`: blocks take turns.
+    ///
+    /// # Safety
+    /// As [`Driver::launch`]'s.
+    unsafe fn run(&self, function: Function, launch: Launch, args: &[u128], together: bool) {
+        let (kernel, emulate) = self.functions[function.0 as usize];
+        // SAFETY: the caller's word.
+        unsafe {
+            emulate(
+                kernel,
+                launch.grid.as_ptr(),
+                launch.threads,
+                launch.shared_bytes,
+                args.as_ptr().cast(),
+                u32::from(together),
+            );
         }
     }
 }
@@ -327,25 +342,23 @@ impl Driver for Emulation {
         args: *const c_void,
         arg_bytes: usize,
     ) {
-        let mut words = vec![0_u128; arg_bytes.div_ceil(16)];
-        // SAFETY: the caller's word; there is room.
-        unsafe {
-            let to = words.as_mut_ptr().cast::<u8>();
-            std::ptr::copy_nonoverlapping(args.cast::<u8>(), to, arg_bytes);
-        }
-        if self.record(Asked::Launch(function, launch, words)) {
-            return;
-        }
         // SAFETY: the caller's word.
-        unsafe { self.run(function, launch, args, false) };
+        let words = unsafe { words_of(args, arg_bytes) };
+        let mut state = self.state();
+        match &mut state.recording {
+            Some(recording) => recording.asked.push(Asked::Launch(function, launch, words)),
+            // SAFETY: the caller's word.
+            None => unsafe { state.run(function, launch, &words, false) },
+        }
     }
 
+    /// As on a GPU the caller goes on meanwhile, for he may have more to say to the kernel.
     unsafe fn launch_together(
         &self,
         function: Function,
         launch: Launch,
         args: *const c_void,
-        _: usize,
+        arg_bytes: usize,
     ) -> Result<(), DeviceError> {
         if launch.grid[0] > self.facts.multiprocessors || launch.grid[1..] != [1, 1] {
             return Err(failed(format_args!(
@@ -354,8 +367,17 @@ impl Driver for Emulation {
             )));
         }
         // SAFETY: the caller's word.
-        unsafe { self.run(function, launch, args, true) };
-        Ok(())
+        let words = unsafe { words_of(args, arg_bytes) };
+        let state = Arc::clone(&self.state);
+        let (begin, begun) = mpsc::channel();
+        std::thread::spawn(move || {
+            let state = lock(&state);
+            // Who waits for it does not leave before.
+            let _ = begin.send(());
+            // SAFETY: the caller's word; what is asked later waits for the state.
+            unsafe { state.run(function, launch, &words, true) };
+        });
+        begun.recv().map_err(failed)
     }
 
     fn begin_capture(&self) -> bool {

@@ -1,36 +1,37 @@
-//! A whole step of one row in one launch: see gpu/megakernel.cu.
+//! Whole steps of one row in one launch: see gpu/megakernel.cu.
 //!
-//! It is made from the operations of the step itself, told to a [`Recorder`] once, so a graph knows nothing of it; what it does not
+//! A step is made from the operations of the step itself, told to a [`Recorder`] once, so a graph knows nothing of it; what it does not
 //! know is launched piece by piece as before. Both ways give the same bits.
 
 mod choice;
+mod mail;
 mod phases;
 mod pieces;
 mod recorder;
 mod remembered;
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tensor::DType;
 
-use crate::device::DeltaNetShape;
+use crate::device::{DeltaNetShape, PAGE_TOKENS};
 use crate::error::DeviceError;
 use crate::gpu::attention::HeadShape;
 use crate::gpu::delta_net;
 use crate::gpu::device::GpuDevice;
-use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
+use crate::gpu::driver::{DevicePtr, Launch, Source};
 use crate::gpu::linear::dtypes;
 pub(super) use crate::gpu::megakernel::choice::{Choice, Way};
-use crate::gpu::megakernel::phases::{PackedPhase, Share, StepArgs};
+use crate::gpu::megakernel::mail::Mailbox;
+pub(super) use crate::gpu::megakernel::mail::StuckFlag;
+use crate::gpu::megakernel::phases::{Embed, PackedPhase, Phase, Share, StepArgs};
 use crate::gpu::megakernel::pieces::{Piece, piece_bytes};
 pub(super) use crate::gpu::megakernel::recorder::Recorder;
 pub(super) use crate::gpu::megakernel::remembered::{Remembered, StepId};
 use crate::gpu::memory::DeviceMemory;
-use crate::gpu::rows::Embedding;
-use crate::gpu::tables::TablePtrs;
+use crate::gpu::tables::{HostTables, NONE, TablePtrs};
 use crate::kv::{KvType, KvTypes};
 
 /// Pieces of the ring at most.
@@ -45,6 +46,14 @@ const CONTEXT_BYTES: usize = 256;
 /// Warps that attend together, and what combining splits takes.
 const ATTENDING: usize = 8;
 const COMBINE_BYTES: usize = 16 * 32 * 20;
+
+/// Bytes of shared memory that the end of a token takes of what its phases work with.
+const END_BYTES: usize = 256;
+/// Tokens of a launch, which so ends soon for whoever else wants the device.
+const MOST_TOKENS: u32 = 16;
+/// Looks for a launch's word between looks at what else may have become of it, and how long it may take until the device is asked.
+const LOOKS: u32 = 1024;
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Warps of a block, by the shared memory that it can have: its ring is to hold some tiles for each. By lanes, more than eight
 /// have not the registers.
@@ -62,10 +71,15 @@ fn source(
     warps: usize,
     stages: usize,
     copies_by_lanes: bool,
+    embedded: Option<DType>,
     delta: Option<&DeltaNetShape>,
     heads: Option<&HeadShape>,
 ) -> Source {
     let mut defines = vec![
+        (
+            "EMBED_TYPE",
+            embedded.map_or(NONE, DType::ggml_id).to_string(),
+        ),
         ("COPIES_BY_LANES", u32::from(copies_by_lanes).to_string()),
         ("TYPES", types.to_string()),
         ("BLOCK_WARPS", warps.to_string()),
@@ -101,79 +115,69 @@ pub(super) fn sources() -> Vec<Source> {
     let of_hybrid = heads(8, 2, 256, KvType::F16);
     let of_dense = heads(16, 8, 128, KvType::Q8_0);
     let mixed = [DType::Q4K, DType::Q6K, DType::Q8_0];
+    let (bf16, q8, q6) = (Some(DType::BF16), Some(DType::Q8_0), Some(DType::Q6K));
     let by_bulk = [
-        (types(&[DType::BF16]), 17, Some(&hybrid), of_hybrid),
-        (types(&[DType::Q8_0]), 40, Some(&hybrid), of_hybrid),
-        (types(&mixed), 40, Some(&hybrid), of_hybrid),
-        (types(&[DType::BF16]), 17, None, of_dense),
+        (types(&[DType::BF16]), 17, bf16, Some(&hybrid), of_hybrid),
+        (types(&[DType::Q8_0]), 40, q8, Some(&hybrid), of_hybrid),
+        (types(&mixed), 40, q6, Some(&hybrid), of_hybrid),
+        (types(&[DType::BF16]), 17, bf16, None, of_dense),
     ]
-    .map(|(types, stages, delta, heads)| source(types, 16, stages, false, delta, Some(&heads)));
-    let by_lanes = [(&[DType::BF16][..], 8), (&mixed, 16)]
-        .map(|(of, stages)| source(types(of), 8, stages, true, Some(&hybrid), Some(&of_hybrid)));
+    .map(|(types, stages, embedded, delta, heads)| {
+        source(types, 16, stages, false, embedded, delta, Some(&heads))
+    });
+    let by_lanes =
+        [(&[DType::BF16][..], 8, bf16), (&mixed, 16, q6)].map(|(of, stages, embedded)| {
+            let (delta, heads) = (Some(&hybrid), Some(&of_hybrid));
+            source(types(of), 8, stages, true, embedded, delta, heads)
+        });
     by_bulk.into_iter().chain(by_lanes).collect()
 }
 
-/// A word in host memory that the device sees: set by a launch whose blocks waited for what did not come.
-#[derive(Debug)]
-pub(super) struct StuckFlag {
-    driver: Arc<dyn Driver>,
-    at: NonNull<u32>,
+/// The row of logits that a step ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Logits {
+    pub at: DevicePtr,
+    pub len: usize,
 }
 
-// SAFETY: a word of pinned memory, read as volatile and written by the device alone.
-unsafe impl Send for StuckFlag {}
-// SAFETY: as above.
-unsafe impl Sync for StuckFlag {}
-
-impl StuckFlag {
-    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
-        let at = driver.allocate_pinned(size_of::<u32>())?.cast::<u32>();
-        let at = NonNull::new(at).ok_or(DeviceError::OutOfMemory { bytes: 4 })?;
-        // SAFETY: memory of ours, aligned as pages are.
-        unsafe { at.write_volatile(0) };
-        Ok(Self {
-            driver: Arc::clone(driver),
-            at,
-        })
-    }
-
-    pub fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.at.as_ptr() as u64)
-    }
-
-    /// After the device has done what it was asked.
-    pub fn is_set(&self) -> bool {
-        // SAFETY: memory of ours.
-        unsafe { self.at.read_volatile() != 0 }
-    }
+/// How a launch goes, and how often it may look back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    /// That are not launched, though the others wait for them.
+    pub lost_blocks: u32,
+    /// How long the launch waits to be asked for another token; nothing: it is for one.
+    pub patience: Option<Duration>,
 }
 
-impl Drop for StuckFlag {
-    fn drop(&mut self) {
-        // SAFETY: from `allocate_pinned`; the device's owner has waited for it.
-        unsafe { self.driver.free_pinned(self.at.as_ptr().cast()) };
-    }
+/// What was asked last.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// The token.
+    number: u32,
+    /// Whether its inputs have been taken, for all that is known.
+    is_taken: bool,
+    /// Tokens that the launch may do still.
+    left: u32,
 }
 
-/// A step as one launch.
+/// Steps that are parts of one launch.
 #[derive(Debug)]
 pub(super) struct Program {
     source: Source,
     /// How steps like it are known from one start to the next.
     pub id: StepId,
+    /// Whose best id is told.
+    pub logits: Option<Logits>,
     launch: Launch,
-    embedding: Option<Embedding>,
-    tables: TablePtrs,
-    is_stuck: DevicePtr,
-    /// Phases, shares, pieces, where those begin, and all that goes between phases.
-    lists: [DeviceMemory; 4],
-    _between: Vec<DeviceMemory>,
-    num_phases: u32,
-    fixed_bytes: u32,
-    work_bytes: u32,
-    slot_bytes: u32,
-    /// What the next launch's numbers are counted from.
-    epoch: AtomicU32,
+    /// But for its token and manner.
+    args: StepArgs,
+    /// The lists of launches for several tokens.
+    pieces_anew: DevicePtr,
+    /// Phases, shares, pieces, where those begin, what blocks say at the end of a token, and all that goes between phases.
+    _memory: Vec<DeviceMemory>,
+    /// Given back after device memory, for which a launch is waited for.
+    mail: Mailbox,
+    asked: Mutex<Asked>,
 }
 
 impl Program {
@@ -185,18 +189,14 @@ impl Program {
         tables: TablePtrs,
         is_stuck: DevicePtr,
     ) -> Result<Self, DeviceError> {
-        let (recorder, phases, between) = recorder.finish()?;
+        let (recorder, phases, mut memory) = recorder.finish()?;
         let driver = &device.driver;
         let packed: Vec<PackedPhase> = (1..).zip(&phases).map(|(n, p)| p.pack(n)).collect();
-        let upload = |bytes: &[u8]| -> Result<_, DeviceError> {
-            let memory = DeviceMemory::new(driver, bytes.len())?;
-            memory.write(0, bytes);
-            Ok(memory)
-        };
         let warps = recorder.plan.warps();
         let delta = recorder.delta.as_ref();
         let heads = recorder.splits.as_ref().map(|splits| &splits.shape);
         let work = [
+            END_BYTES,
             recorder.form_bytes,
             delta.map_or(0, delta_net::staged_bytes),
             heads.map_or(0, |shape| warps / ATTENDING * shape.megakernel_bytes()),
@@ -222,15 +222,55 @@ impl Program {
             });
         }
         let stages = stages.min(MOST_STAGES);
-        let (pieces, first_piece) = recorder.plan.lists(stages);
-        let lists = [
-            upload(bytemuck::cast_slice(&packed))?,
-            upload(bytemuck::cast_slice(&recorder.plan.shares()))?,
-            upload(bytemuck::cast_slice(&pieces))?,
-            upload(bytemuck::cast_slice(&first_piece))?,
-        ];
+        let (pieces, first_piece) = recorder.plan.lists(stages, false);
+        let (pieces_anew, _) = recorder.plan.lists(stages, true);
+        let mut upload = |bytes: &[u8]| -> Result<_, DeviceError> {
+            let there = DeviceMemory::new(driver, bytes.len())?;
+            there.write(0, bytes);
+            let ptr = there.ptr();
+            memory.push(there);
+            Ok(ptr)
+        };
+        let blocks = recorder.plan.blocks();
+        let mail = Mailbox::new(driver, recorder.most_seen.div_ceil(PAGE_TOKENS))?;
+        let logits = logits_of(&phases);
+        let args = StepArgs {
+            phases: upload(bytemuck::cast_slice(&packed))?,
+            shares: upload(bytemuck::cast_slice(&recorder.plan.shares()))?,
+            pieces: upload(bytemuck::cast_slice(&pieces))?,
+            first_piece: upload(bytemuck::cast_slice(&first_piece))?,
+            tables,
+            is_stuck,
+            mail: mail.ptr(),
+            bests: upload(&vec![0; blocks * size_of::<u64>()])?,
+            ended: upload(&vec![0; blocks * size_of::<u32>()])?,
+            said: upload(&[0; size_of::<u32>()])?,
+            embed: recorder
+                .embed
+                .map_or_else(Embed::default, |(embed, _)| embed),
+            best_phase: logits.map_or(NONE, |_| phases.len() as u32 - 1),
+            num_tokens: 1,
+            patience: 0,
+            last_epoch: 0,
+            unused: 0,
+            num_phases: packed.len() as u32,
+            epoch: 0,
+            fixed_bytes: fixed_bytes as u32,
+            work_bytes: work_bytes as u32,
+            slot_bytes: slot_bytes as u32,
+        };
+        let pieces_anew = upload(bytemuck::cast_slice(&pieces_anew))?;
         let by_lanes = device.one_row.setting().copies_by_lanes;
-        let source = source(recorder.types, warps, stages, by_lanes, delta, heads);
+        let embedded = recorder.embed.map(|(_, dtype)| dtype);
+        let source = source(
+            recorder.types,
+            warps,
+            stages,
+            by_lanes,
+            embedded,
+            delta,
+            heads,
+        );
         let step = format!(
             "{:?}, {} places",
             recorder.plan.matrices(),
@@ -239,27 +279,28 @@ impl Program {
         let program = Self {
             id: StepId::new(device.facts(), &source, &step),
             source,
+            logits,
             launch: Launch {
-                grid: [recorder.plan.blocks() as u32, 1, 1],
+                grid: [blocks as u32, 1, 1],
                 threads: (warps * 32) as u32,
                 shared_bytes: (fixed + stages * (stage + STAGE_LISTS)) as u32,
             },
-            embedding: recorder.embedding,
-            tables,
-            is_stuck,
-            lists,
-            _between: between,
-            num_phases: packed.len() as u32,
-            fixed_bytes: fixed_bytes as u32,
-            work_bytes: work_bytes as u32,
-            slot_bytes: slot_bytes as u32,
-            epoch: AtomicU32::new(0),
+            args,
+            pieces_anew,
+            _memory: memory,
+            mail,
+            asked: Mutex::new(Asked {
+                // Such that the first token's is none that memory begins with.
+                number: 1,
+                is_taken: true,
+                left: 0,
+            }),
         };
         // Compiled now, and not by the first step.
         let (source, shared) = (&program.source, program.launch.shared_bytes);
         device.modules.function(source, "step", shared)?;
         tracing::debug!(
-            phases = program.num_phases,
+            phases = program.args.num_phases,
             stages,
             shared,
             pieces = pieces.len(),
@@ -268,33 +309,51 @@ impl Program {
         Ok(program)
     }
 
-    /// Runs the step; its tables and ids are on the device.
+    /// Asks for a token, of the launch that waits for it, or else of another. Its number, and whether there was a launch.
     ///
     /// # Errors
-    /// The blocks do not fit on the device at a time; nothing has happened then.
-    pub fn launch(&self, device: &GpuDevice) -> Result<(), DeviceError> {
-        let [phases, shares, pieces, first_piece] = self.lists.each_ref().map(DeviceMemory::ptr);
-        let epoch = self.epoch.fetch_add(self.num_phases + 1, Ordering::Relaxed);
+    /// The blocks do not fit on the device at a time; nothing has happened then. Or the device failed.
+    pub fn ask(
+        &self,
+        device: &GpuDevice,
+        id: u32,
+        (tables, known_pages): (&HostTables, usize),
+        manner: Manner,
+    ) -> Result<(u32, bool), DeviceError> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked.is_taken {
+            self.wait_until(device, || self.mail.is_taken(asked.number))?;
+        }
+        let apart = self.args.num_phases + 2;
+        let number = asked.number.wrapping_add(apart);
+        self.mail.ask(number, id, tables, known_pages);
+        if asked.left > 0 {
+            self.wait_until(device, || {
+                self.mail.is_taken(number) || self.mail.is_left(number)
+            })?;
+            if self.mail.is_taken(number) {
+                asked.number = number;
+                asked.left -= 1;
+                return Ok((number, false));
+            }
+            asked.left = 0;
+        }
+        let (num_tokens, pieces) = match manner.patience {
+            Some(_) => (MOST_TOKENS, self.pieces_anew),
+            None => (1, self.args.pieces),
+        };
         let args = StepArgs {
-            phases,
-            shares,
             pieces,
-            first_piece,
-            tables: self.tables,
-            is_stuck: self.is_stuck,
-            num_phases: self.num_phases,
-            epoch,
-            fixed_bytes: self.fixed_bytes,
-            work_bytes: self.work_bytes,
-            slot_bytes: self.slot_bytes,
+            epoch: number,
+            num_tokens,
+            last_epoch: number.wrapping_add((num_tokens - 1) * apart),
+            patience: manner.patience.map_or(0, |time| time.as_nanos() as u64),
+            ..self.args
         };
         let shared = self.launch.shared_bytes;
         let function = device.modules.function(&self.source, "step", shared)?;
-        if let Some(embedding) = &self.embedding {
-            device.launch_embedding(embedding)?;
-        }
         let mut launch = self.launch;
-        launch.grid[0] -= device.one_row.setting().lost_blocks as u32;
+        launch.grid[0] -= manner.lost_blocks;
         // SAFETY: the kernel's struct; what it points to lives as long as this and as the recording that it belongs to.
         unsafe {
             device.driver.launch_together(
@@ -302,7 +361,70 @@ impl Program {
                 launch,
                 std::ptr::from_ref(&args).cast::<c_void>(),
                 size_of::<StepArgs>(),
-            )
+            )?;
+        }
+        *asked = Asked {
+            number,
+            is_taken: false,
+            left: num_tokens - 1,
+        };
+        Ok((number, true))
+    }
+
+    /// The best id of a token that was asked for; waits for it.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn best(&self, device: &GpuDevice, number: u32) -> Result<u32, DeviceError> {
+        self.wait_until(device, || self.mail.answer(number).is_some())?;
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_taken = true;
+        Ok(self.mail.answer(number).unwrap_or_default())
+    }
+
+    /// Nothing more is asked of a launch that waits.
+    pub fn dismiss(&self) {
+        self.mail.dismiss();
+    }
+
+    fn wait_until(&self, device: &GpuDevice, is_so: impl Fn() -> bool) -> Result<(), DeviceError> {
+        let begin = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                if is_so() {
+                    return device.one_row.check();
+                }
+                std::hint::spin_loop();
+            }
+            device.one_row.check()?;
+            std::thread::yield_now();
+            if begin.elapsed() > SILENCE {
+                // What comes before the launch may take long.
+                device.driver.synchronize()?;
+                device.one_row.check()?;
+                return match is_so() {
+                    true => Ok(()),
+                    false => Err(DeviceError::Driver {
+                        what: "the megakernel ended without an answer".to_owned(),
+                    }),
+                };
+            }
         }
     }
+}
+
+/// Where the last phase leaves a row by itself.
+fn logits_of(phases: &[Phase]) -> Option<Logits> {
+    let Some(Phase::Product(product)) = phases.last() else {
+        return None;
+    };
+    let [output, ..] = product.outputs;
+    let is_one =
+        product.num_outputs == 1 && product.gated == 0 && product.add.at == DevicePtr::NULL;
+    is_one.then_some(Logits {
+        at: output.to.plain,
+        len: output.rows as usize,
+    })
 }

@@ -14,6 +14,9 @@ use crate::gpu::image_cache::{ImageCache, ImageId};
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arch.h", include_str!("../../gpu/arch.h")),
     ("tables.h", include_str!("../../gpu/tables.h")),
+    ("keys.h", include_str!("../../gpu/keys.h")),
+    ("values.h", include_str!("../../gpu/values.h")),
+    ("tokens.h", include_str!("../../gpu/tokens.h")),
     ("attention.h", include_str!("../../gpu/attention.h")),
     (
         "attention_tiles.h",

@@ -3,16 +3,23 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::decode_path::DecodePath;
-use crate::device::Step;
+use crate::device::{Step, TopKArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Graph};
-use crate::gpu::megakernel::{Choice, Program, Recorder, Remembered, StuckFlag, Way, block_warps};
+use crate::gpu::megakernel::{
+    Choice, Logits, Manner, Program, Recorder, Remembered, StuckFlag, Way, block_warps,
+};
 use crate::gpu::places;
 use crate::gpu::steps::{OneLaunch, seen_bucket};
+use crate::gpu::tables::HostTables;
+
+/// How long a launch waits to be asked for the next token, where that is likely: longer than it takes to send the last one on its way
+/// and to come back, and little for who has something else for the device to do.
+const PATIENCE: Duration = Duration::from_micros(100);
 
 /// How such steps go on a device.
 #[derive(Debug)]
@@ -22,8 +29,19 @@ pub(super) struct OneRow {
     recorder: Mutex<Option<Recorder>>,
     stuck: OnceLock<StuckFlag>,
     remembered: Remembered,
-    /// Steps that went as one launch.
+    last: Mutex<Option<LastStep>>,
+    /// Steps that went as one launch, or as a part of one.
+    steps: AtomicU64,
     launches: AtomicU64,
+}
+
+/// The last step, as long as nothing else was asked of the device since.
+#[derive(Debug)]
+struct LastStep {
+    launch: Arc<OneLaunch>,
+    number: u32,
+    /// Its best id was asked for: then its launch is done with it, and the same is likely of the next step.
+    is_told: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +52,8 @@ pub(super) struct Setting {
     /// See gpu/ring.h: of chips that have no copies of many bytes.
     pub copies_by_lanes: bool,
     /// That are not launched, though the others wait for them.
-    pub lost_blocks: usize,
+    pub lost_blocks: u32,
+    patience: Duration,
 }
 
 impl OneRow {
@@ -50,10 +69,13 @@ impl OneRow {
                 },
                 copies_by_lanes,
                 lost_blocks: 0,
+                patience: PATIENCE,
             }),
             recorder: Mutex::default(),
             stuck: OnceLock::new(),
             remembered: Remembered::new(places::kernel_cache()),
+            last: Mutex::default(),
+            steps: AtomicU64::new(0),
             launches: AtomicU64::new(0),
         }
     }
@@ -75,6 +97,22 @@ impl OneRow {
 
     pub fn setting(&self) -> MutexGuard<'_, Setting> {
         self.setting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<LastStep>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the device has done the last step, and was asked for nothing since.
+    pub fn is_done(&self) -> bool {
+        self.last().as_ref().is_some_and(|last| last.is_told)
+    }
+
+    /// Something else is asked of the device: a launch that waits for another token need not.
+    pub fn end(&self) {
+        if let Some(last) = self.last().take() {
+            last.launch.program.dismiss();
+        }
     }
 
     fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
@@ -121,7 +159,7 @@ impl GpuDevice {
         *self.one_row.recorder() = Some(Recorder::new(&self.driver, (blocks, warps), most_seen));
         work();
         let program = self.one_row.recorder().take().map(|recorder| {
-            let tables = self.tables(step.segments, step.visibility)?.ptrs;
+            let tables = self.staged().ptrs();
             Program::new(
                 self,
                 recorder,
@@ -149,23 +187,33 @@ impl GpuDevice {
     }
 
     /// Runs a step in the way that is chosen, or times the one that is to be tried.
-    pub(super) fn run_either(&self, graph: Graph, launch: &OneLaunch) -> Result<(), DeviceError> {
+    pub(super) fn run_either(
+        &self,
+        step: &Step<'_>,
+        tables: HostTables,
+        graph: Graph,
+        launch: &Arc<OneLaunch>,
+    ) -> Result<(), DeviceError> {
         let choice = || launch.choice.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut way, is_timed) = choice().next();
         if is_timed {
+            self.one_row.end();
             self.driver.synchronize()?;
         }
         let begin = Instant::now();
         if way == Way::Megakernel
-            && let Err(error) = launch.program.launch(self)
+            && let Err(error) = self.ask(step, &tables, launch)
         {
+            // A device that has failed says why.
+            self.one_row.check()?;
             tracing::warn!(%error, "a step is no single launch: steps like it are graphs from now on");
             *choice() = Choice::Made(Way::Graph);
             way = Way::Graph;
         }
-        if way == Way::Megakernel {
-            self.one_row.launches.fetch_add(1, Ordering::Relaxed);
-        } else {
+        if way == Way::Graph {
+            self.one_row.end();
+            self.stage(tables)?;
+            self.ids(step.tokens)?;
             // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
             unsafe { self.driver.launch_graph(graph) };
         }
@@ -182,6 +230,61 @@ impl GpuDevice {
         Ok(())
     }
 
+    /// Asks for a step as one launch, or of the one that waits for it.
+    fn ask(
+        &self,
+        step: &Step<'_>,
+        tables: &HostTables,
+        launch: &Arc<OneLaunch>,
+    ) -> Result<(), DeviceError> {
+        let Setting {
+            lost_blocks,
+            patience,
+            ..
+        } = *self.one_row.setting();
+        let mut staged = self.staged();
+        let mut last = self.one_row.last();
+        if let Some(other) = last.take_if(|last| !Arc::ptr_eq(&last.launch, launch)) {
+            other.launch.program.dismiss();
+        }
+        let manner = Manner {
+            lost_blocks,
+            patience: last.as_ref().filter(|last| last.is_told).map(|_| patience),
+        };
+        let known_pages = staged.known_pages(tables);
+        let id = step.tokens.first().copied().unwrap_or_default();
+        let program = &launch.program;
+        let (number, is_launch) = program.ask(self, id, (tables, known_pages), manner)?;
+        staged.hold(tables.clone());
+        self.one_row.steps.fetch_add(1, Ordering::Relaxed);
+        let launches = u64::from(is_launch);
+        self.one_row.launches.fetch_add(launches, Ordering::Relaxed);
+        *last = Some(LastStep {
+            launch: Arc::clone(launch),
+            number,
+            is_told: false,
+        });
+        Ok(())
+    }
+
+    /// The best id of the last step's logits, where it is that which is wanted and the step's launch tells it.
+    pub(super) fn best_of_step(&self, args: &TopKArgs<'_>) -> Result<Option<u32>, DeviceError> {
+        let wanted = Logits {
+            at: args.logits.on_gpu().memory.ptr(),
+            len: args.vocab_size,
+        };
+        let mut last = self.one_row.last();
+        let is_it = args.num_rows == 1 && args.k == 1 && args.log_probs.is_none();
+        match &mut *last {
+            Some(last) if is_it && last.launch.program.logits == Some(wanted) => {
+                let best = last.launch.program.best(self, last.number)?;
+                last.is_told = true;
+                Ok(Some(best))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Has steps of one row go as one launch, of so many blocks, for tests of what happens where they do not fit.
     #[doc(hidden)]
     pub fn set_one_row_blocks(&self, blocks: usize) {
@@ -194,16 +297,23 @@ impl GpuDevice {
         self.one_row.setting().copies_by_lanes = copies_by_lanes;
     }
 
-    /// Steps that went as one launch, for tests.
+    /// Has launches wait so long to be asked for another token, for tests of what happens then.
+    #[doc(hidden)]
+    pub fn set_one_row_patience(&self, patience: Duration) {
+        self.one_row.setting().patience = patience;
+    }
+
+    /// Steps that went as one launch or as a part of one, and launches of them, for tests.
     #[doc(hidden)]
     #[must_use]
-    pub fn one_launches(&self) -> u64 {
-        self.one_row.launches.load(Ordering::Relaxed)
+    pub fn one_row_steps(&self) -> (u64, u64) {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (of(&self.one_row.steps), of(&self.one_row.launches))
     }
 
     /// Launches so many blocks fewer than the others wait for, for tests of what happens then.
     #[doc(hidden)]
-    pub fn lose_one_row_blocks(&self, blocks: usize) {
+    pub fn lose_one_row_blocks(&self, blocks: u32) {
         self.one_row.setting().lost_blocks = blocks;
     }
 

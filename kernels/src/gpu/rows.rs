@@ -48,7 +48,7 @@ struct ColumnsArgs {
 }
 
 /// See gpu/pack.cu.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct EmbedArgs {
     tiles: DevicePtr,
@@ -58,13 +58,6 @@ struct EmbedArgs {
     rows: u32,
     cols: u32,
     tiles_per_row: u32,
-}
-
-/// A launch that embeds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Embedding {
-    launch: Launch,
-    args: EmbedArgs,
 }
 
 impl GpuDevice {
@@ -118,29 +111,12 @@ impl GpuDevice {
         ids: &[u32],
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        let embedding = self.embedding(table, ids, out)?;
-        self.launch_embedding(&embedding)
-    }
-
-    pub(super) fn launch_embedding(&self, embedding: &Embedding) -> Result<(), DeviceError> {
-        self.launch(&pack_source(), "embed", embedding.launch, &embedding.args)
-    }
-
-    /// The launch that embeds ids, which are on the device then.
-    pub(super) fn embedding(
-        &self,
-        table: &Matrix,
-        ids: &[u32],
-        out: &Buffer,
-    ) -> Result<Embedding, DeviceError> {
         let table = table.on_gpu();
         assert!(
             out.len() >= ids.len() * table.cols,
             "embed: out holds {} values",
             out.len()
         );
-        // Those of a step are there already.
-        let list = self.ids(ids)?;
         let launch = Launch {
             grid: [
                 ids.len() as u32,
@@ -152,13 +128,14 @@ impl GpuDevice {
         };
         let args = EmbedArgs {
             tiles: table.memory.ptr(),
-            ids: list,
+            // Those of a step are there already.
+            ids: self.ids(ids)?,
             out: out.on_gpu().memory.ptr(),
             dtype: table.dtype.ggml_id(),
             rows: table.rows as u32,
             cols: table.cols as u32,
             tiles_per_row: table.tiles_per_row() as u32,
         };
-        Ok(Embedding { launch, args })
+        self.launch(&pack_source(), "embed", launch, &args)
     }
 }

@@ -179,6 +179,16 @@ impl HostTables {
         walk(segment, &mut self.steps);
     }
 
+    fn parts(&self) -> [&[u8]; 5] {
+        [
+            bytemuck::cast_slice(&self.rows),
+            bytemuck::cast_slice(&self.segments),
+            bytemuck::cast_slice(&self.pages),
+            bytemuck::cast_slice(&self.paths),
+            bytemuck::cast_slice(&self.steps),
+        ]
+    }
+
     /// The largest number of places that a row sees.
     pub(crate) fn most_seen(&self) -> usize {
         self.rows
@@ -267,17 +277,49 @@ impl DeviceTables {
         })
     }
 
-    /// Puts tables on the device, unless they are there already.
-    pub(crate) fn set(
+    /// Room for tables. Whether they moved for it: then there are none.
+    pub(crate) fn reserve(
         &mut self,
         driver: &Arc<dyn Driver>,
-        tables: HostTables,
-    ) -> Result<TablePtrs, DeviceError> {
-        if tables != self.host || self.memory.bytes() == 0 {
-            self.upload(driver, &tables)?;
-            self.host = tables;
+        tables: &HostTables,
+    ) -> Result<bool, DeviceError> {
+        let parts = tables.parts();
+        let mut pairs = parts.iter().zip(self.room);
+        if self.memory.bytes() > 0 && pairs.all(|(part, room)| part.len() <= room) {
+            return Ok(false);
         }
-        Ok(self.ptrs())
+        let mut room = self.room;
+        for (room, part) in room.iter_mut().zip(parts) {
+            *room = (*room).max((2 * part.len()).next_multiple_of(ALIGN).max(4096));
+        }
+        self.memory = DeviceMemory::new(driver, room.iter().sum())?;
+        self.room = room;
+        self.host = HostTables::default();
+        Ok(true)
+    }
+
+    /// Puts tables on the device, where there is room, unless they are there already.
+    pub(crate) fn set(&mut self, tables: HostTables) {
+        if tables == self.host {
+            return;
+        }
+        self.bytes.resize(self.memory.bytes(), 0);
+        for (at, part) in self.offsets().into_iter().zip(tables.parts()) {
+            self.bytes[at..][..part.len()].copy_from_slice(part);
+        }
+        self.memory.write(0, &self.bytes);
+        self.host = tables;
+    }
+
+    /// How many of the pages of such tables are there already.
+    pub(crate) fn known_pages(&self, tables: &HostTables) -> usize {
+        let pairs = self.host.pages.iter().zip(&tables.pages);
+        pairs.take_while(|(there, page)| there == page).count()
+    }
+
+    /// Takes note of tables that come to the device in another way.
+    pub(crate) fn hold(&mut self, tables: HostTables) {
+        self.host = tables;
     }
 
     pub(crate) fn host(&self) -> &HostTables {
@@ -303,33 +345,6 @@ impl DeviceTables {
             paths,
             steps,
         }
-    }
-
-    fn upload(&mut self, driver: &Arc<dyn Driver>, tables: &HostTables) -> Result<(), DeviceError> {
-        let parts: [&[u8]; 5] = [
-            bytemuck::cast_slice(&tables.rows),
-            bytemuck::cast_slice(&tables.segments),
-            bytemuck::cast_slice(&tables.pages),
-            bytemuck::cast_slice(&tables.paths),
-            bytemuck::cast_slice(&tables.steps),
-        ];
-        if parts
-            .iter()
-            .zip(self.room)
-            .any(|(part, room)| part.len() > room)
-        {
-            for (room, part) in self.room.iter_mut().zip(parts) {
-                *room = (*room).max((2 * part.len()).next_multiple_of(ALIGN).max(4096));
-            }
-            self.memory = DeviceMemory::new(driver, self.room.iter().sum())?;
-        }
-        let offsets = self.offsets();
-        self.bytes.resize(self.memory.bytes(), 0);
-        for (at, part) in offsets.into_iter().zip(parts) {
-            self.bytes[at..][..part.len()].copy_from_slice(part);
-        }
-        self.memory.write(0, &self.bytes);
-        Ok(())
     }
 }
 

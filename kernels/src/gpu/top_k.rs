@@ -51,8 +51,14 @@ impl GpuDevice {
         assert!(k <= args.vocab_size, "top_k: more ids than the vocabulary");
         check("logits", args.logits.len(), rows * args.vocab_size);
         check("ids", args.ids.len(), rows * k);
-        check("log_probs", args.log_probs.len(), rows * k);
+        if let Some(log_probs) = &args.log_probs {
+            check("log_probs", log_probs.len(), rows * k);
+        }
         if rows == 0 || k == 0 {
+            return Ok(());
+        }
+        if let Some(best) = self.best_of_step(&args)? {
+            args.ids[0] = best;
             return Ok(());
         }
         let num_slices = args.vocab_size.div_ceil(SLICE);
@@ -93,7 +99,7 @@ impl GpuDevice {
         }
         let (ids, log_probs) = results.split_at(rows * k);
         args.ids[..rows * k].copy_from_slice(ids);
-        for (to, bits) in args.log_probs.iter_mut().zip(log_probs) {
+        for (to, bits) in args.log_probs.into_iter().flatten().zip(log_probs) {
             *to = f32::from_bits(*bits);
         }
         Ok(())

@@ -16,7 +16,7 @@ fn run(device: &dyn Device, vocab_size: usize, k: usize, logits: &[f32]) -> (Vec
         k,
         logits: &upload(device, logits),
         ids: &mut ids,
-        log_probs: &mut log_probs,
+        log_probs: Some(&mut log_probs),
     });
     (ids, log_probs)
 }

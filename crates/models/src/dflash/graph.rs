@@ -266,7 +266,7 @@ impl Graph {
                 k,
                 logits,
                 ids: &mut ids[done * k..][..num_rows * k],
-                log_probs: &mut log_probs[done * k..][..num_rows * k],
+                log_probs: Some(&mut log_probs[done * k..][..num_rows * k]),
             });
             done += num_rows;
         });

@@ -166,7 +166,19 @@ pub(super) struct Share {
     pub count: u32,
 }
 
-#[derive(Clone, Copy)]
+/// The row of an id.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Embed {
+    pub tiles: DevicePtr,
+    pub out: DevicePtr,
+    pub rows: u32,
+    pub cols: u32,
+    pub tiles_per_row: u32,
+    pub unused: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct StepArgs {
     pub phases: DevicePtr,
@@ -175,6 +187,16 @@ pub(super) struct StepArgs {
     pub first_piece: DevicePtr,
     pub tables: TablePtrs,
     pub is_stuck: DevicePtr,
+    pub mail: DevicePtr,
+    pub bests: DevicePtr,
+    pub ended: DevicePtr,
+    pub said: DevicePtr,
+    pub embed: Embed,
+    pub best_phase: u32,
+    pub num_tokens: u32,
+    pub patience: u64,
+    pub last_epoch: u32,
+    pub unused: u32,
     pub num_phases: u32,
     pub epoch: u32,
     pub fixed_bytes: u32,

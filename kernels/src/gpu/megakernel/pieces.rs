@@ -213,14 +213,18 @@ impl Plan {
         }
     }
 
-    /// All lists one after another, with room behind each to read as far ahead as a ring of so many stages does, and where each
-    /// begins.
-    pub fn lists(&self, stages: usize) -> (Vec<Piece>, Vec<u32>) {
-        let (mut all, mut first) = (Vec::new(), Vec::new());
+    /// All lists one after another, for a ring of so many stages, and where each begins and the last one ends. What is read ahead
+    /// follows each: the same `anew`, for launches of several tokens, or nothing.
+    pub fn lists(&self, stages: usize, anew: bool) -> (Vec<Piece>, Vec<u32>) {
+        let (mut all, mut first) = (Vec::new(), vec![0]);
         for list in &self.lists {
-            first.push(all.len() as u32);
             all.extend_from_slice(list);
-            all.extend(std::iter::repeat_n(Piece::END, stages + self.warps));
+            // A block without products has no list.
+            let again = list.iter().filter(|_| anew).cycle();
+            let beyond = if anew { Piece::NOTHING } else { Piece::END };
+            let tail = again.copied().chain(std::iter::repeat(beyond));
+            all.extend(tail.take(2 * stages));
+            first.push(all.len() as u32);
         }
         (all, first)
     }

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use tensor::DType;
+
 use crate::buffer::Buffer;
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetShape, GatedLinearArgs, LinearArgs, Matrix, Norm,
@@ -18,12 +20,11 @@ use crate::gpu::delta_net::q_scale;
 use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
 use crate::gpu::megakernel::phases::{
-    Attend, Combine, Delta, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target,
+    Attend, Combine, Delta, Embed, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target,
 };
 use crate::gpu::megakernel::pieces::{Job, Plan, Weights};
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::rope::TurnTables;
-use crate::gpu::rows::Embedding;
 
 /// A head's answers, which are normed by whoever reads them.
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +83,8 @@ pub(in crate::gpu) struct Recorder {
     pub most_answers: usize,
     pub delta: Option<DeltaNetShape>,
     pub(super) splits: Option<Splits>,
-    /// What is done before the launch.
-    pub embedding: Option<Embedding>,
+    /// The table that the step's id is embedded by, and its type.
+    pub(super) embed: Option<(Embed, DType)>,
     /// Why the step is no such launch, or what failed.
     trouble: Option<DeviceError>,
 }
@@ -125,7 +126,7 @@ impl Recorder {
             most_answers: 0,
             delta: None,
             splits: None,
-            embedding: None,
+            embed: None,
             trouble: None,
         }
     }
@@ -215,15 +216,20 @@ impl Recorder {
         })
     }
 
-    /// Ids are embedded before the launch.
-    pub fn embed(&mut self, embedding: Result<Embedding, DeviceError>) {
-        if !self.phases.is_empty() || self.embedding.is_some() {
+    pub fn embed(&mut self, table: &Matrix, num_ids: usize, out: &Buffer) {
+        if !self.phases.is_empty() || self.embed.is_some() || num_ids != 1 {
             self.refuse("more than one embedding");
         }
-        match embedding {
-            Ok(embedding) => self.embedding = Some(embedding),
-            Err(error) => self.note(Err(error)),
-        }
+        let table = table.on_gpu();
+        let embed = Embed {
+            tiles: table.memory.ptr(),
+            out: ptr(out),
+            rows: table.rows as u32,
+            cols: table.cols as u32,
+            tiles_per_row: table.tiles_per_row() as u32,
+            unused: 0,
+        };
+        self.embed = Some((embed, table.dtype));
     }
 
     pub fn linear(&mut self, args: &LinearArgs<'_, '_>) {

@@ -1,0 +1,128 @@
+// From token to token of a launch: what the host asks, and what it is told. Needs what phases.h needs, and EMBED_TYPE: the type of the
+// table that ids are embedded by, or NONE.
+//
+// The first block speaks with the host; the others wait for its word. All that a token's phases have written is there for the next
+// token's, as it is for the next launch: every block says that it is done, and the first one's word follows all of those.
+#pragma once
+#include "keys.h"
+#include "phases.h"
+#include "values.h"
+
+// Two tokens' numbers are as far apart as there are phases, and two more: for the token itself, and for its end.
+DEVICE u32 next_token(const StepArgs& args, u32 number) { return number + args.num_phases + 2; }
+
+// The tables and the embedded row of the token that is asked for; all threads of the block that speaks with the host.
+DEVICE void take_token(const StepArgs& args, u32* shared) {
+    constexpr u32 ROW = 4, SEGMENT = ROW + sizeof(Row) / 4, STEP = SEGMENT + sizeof(Segment) / 4, END = STEP + sizeof(Step) / 4;
+    static_assert(4 * END <= sizeof(Asked), "what the host writes");
+    const Tables& tables = args.tables;
+    u32 at = thread_index();
+    if (at < END) {
+        u32 word = load_far(&args.mail->asked.number + at);
+        if (at >= STEP) reinterpret_cast<u32*>(const_cast<Step*>(tables.steps))[at - STEP] = word;
+        else if (at >= SEGMENT) reinterpret_cast<u32*>(const_cast<Segment*>(tables.segments))[at - SEGMENT] = word;
+        else if (at >= ROW) reinterpret_cast<u32*>(const_cast<Row*>(tables.rows))[at - ROW] = word;
+        else shared[at] = word;
+    }
+    sync_threads();
+    u32 id = shared[1], first_page = shared[2], num_pages = shared[3];
+    for (u32 i = at; i < num_pages; i += BLOCK_THREADS) const_cast<u32*>(tables.pages)[first_page + i] = load_far(args.mail->pages + i);
+    if constexpr (EMBED_TYPE != NONE) {
+        const Embed& embed = args.embed;
+        // An id that no table has is a mistake of the caller's; it must not read what is not there.
+        if (id >= embed.rows) id = 0;
+        for (u32 col = at; col < embed.cols; col += BLOCK_THREADS) embed.out[col] = value_of(EMBED_TYPE, embed.tiles, embed.tiles_per_row, id, col);
+    }
+    sync_threads();
+}
+// The block that speaks with the host.
+DEVICE bool speaks() { return block_x() == 0; }
+
+// Whether there is a token; then its inputs are there. All threads.
+DEVICE bool begin_token(const StepArgs& args, const Waiting& token, u8* work) {
+    u32 number = token.epoch;
+    bool is_first = number == args.epoch;
+    u32& said = *reinterpret_cast<u32*>(work);
+    if (speaks()) {
+        // Where the last token ended.
+        bool begins = is_first || reinterpret_cast<const u64*>(work)[BLOCK_WARPS] != 0;
+        if (begins) take_token(args, reinterpret_cast<u32*>(work));
+        if (thread_index() == 0) {
+            if (begins) store_release_far(&args.mail->taken, number);
+            store_release(args.said, begins ? number : number - 1);
+        }
+        return begins;
+    }
+    if (thread_index() == 0) {
+        u32 looks = 0, word;
+        do word = load_acquire(args.said);
+        while (word != number && (is_first || word != number - 1) && keeps_waiting(token, looks));
+        said = word;
+    }
+    sync_threads();
+    return said == number;
+}
+
+// The best of a block's keys, for its first thread.
+DEVICE u64 block_best(u64 key, u64* of_warps) {
+    key = warp_best(key);
+    if (lane_index() == 0) of_warps[warp_index()] = key;
+    sync_threads();
+    if (thread_index() == 0)
+        for (u32 w = 1; w < BLOCK_WARPS; w++) key = larger(key, of_warps[w]);
+    return key;
+}
+// Says that the block is done with a token, and which of its logits is the best.
+DEVICE void say_end(const StepArgs& args, u32 number, const Phase* phases, const Share* shares, u8* work) {
+    // What its other threads have written.
+    sync_threads();
+    u64 best = NO_KEY;
+    if (args.best_phase != NONE) {
+        const Output& logits = phases[args.best_phase].product.outputs[0];
+        Share share = shares[args.best_phase];
+        u32 end = smaller((share.first + share.count) * TILE_ROWS, logits.rows);
+        for (u32 row = share.first * TILE_ROWS + thread_index(); row < end; row += BLOCK_THREADS) best = larger(best, key_of(logits.to.plain[row], row));
+    }
+    best = block_best(best, reinterpret_cast<u64*>(work));
+    if (thread_index() != 0) return;
+    args.bests[block_x()] = best;
+    store_release(args.ended + block_x(), number);
+}
+// Tells the host what has come of a token, and waits to be asked for the next one, if there may be one in this launch. Whether it was is left
+// behind the keys of warps.
+DEVICE void answer(const StepArgs& args, const Waiting& token, u8* work) {
+    u32 number = token.epoch;
+    u64 best = NO_KEY;
+    for (u32 block = thread_index(); block < grid_x(); block += BLOCK_THREADS) {
+        u32 looks = 0;
+        while (load_acquire(args.ended + block) != number && keeps_waiting(token, looks)) {}
+        best = larger(best, args.bests[block]);
+    }
+    u64* of_warps = reinterpret_cast<u64*>(work);
+    // The block's own ones have been looked at.
+    sync_threads();
+    best = block_best(best, of_warps);
+    if (thread_index() != 0) return;
+    Mail& mail = *args.mail;
+    u32 next = next_token(args, number);
+    store_far(&mail.best, id_of(best));
+    store_release_far(&mail.answered, number);
+    bool is_asked = false, may_be = number != args.last_epoch;
+    u64 begin = nanoseconds();
+    while (may_be && !is_asked) {
+        u32 asked = load_acquire_far(&mail.asked.number);
+        is_asked = asked == next;
+        may_be = asked != 0 && nanoseconds() - begin < args.patience;
+        let_others_run();
+    }
+    if (!is_asked) store_release_far(&mail.left, next);
+    of_warps[BLOCK_WARPS] = is_asked;
+}
+// All threads; `token` is the next one then.
+DEVICE void end_token(const StepArgs& args, Waiting& token, const Phase* phases, const Share* shares, u8* work) {
+    say_end(args, token.epoch, phases, shares, work);
+    if (speaks()) answer(args, token, work);
+    sync_threads();
+    if (thread_index() == 0) token.epoch = next_token(args, token.epoch);
+    sync_threads();
+}

@@ -1,0 +1,172 @@
+//! What the host and a launch say to each other while it runs, in memory of the host; mirrors gpu/phases.h.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::error::DeviceError;
+use crate::gpu::driver::{DevicePtr, Driver};
+use crate::gpu::tables::{HostTables, Row, SegmentEntry, Step};
+
+/// Pinned words, which device and host read and write at the same time.
+#[derive(Debug)]
+struct Words {
+    driver: Arc<dyn Driver>,
+    at: NonNull<u32>,
+    len: usize,
+}
+
+// SAFETY: memory that is read and written as atomic words alone.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    fn zeros(driver: &Arc<dyn Driver>, len: usize) -> Result<Self, DeviceError> {
+        let bytes = len * size_of::<u32>();
+        let at = driver.allocate_pinned(bytes)?.cast::<u32>();
+        let at = NonNull::new(at).ok_or(DeviceError::OutOfMemory { bytes })?;
+        // SAFETY: memory of ours, aligned as pages are.
+        unsafe { at.write_bytes(0, len) };
+        Ok(Self {
+            driver: Arc::clone(driver),
+            at,
+            len,
+        })
+    }
+
+    fn ptr(&self) -> DevicePtr {
+        DevicePtr(self.at.as_ptr() as u64)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU32 {
+        assert!(index < self.len, "a word outside of pinned memory");
+        // SAFETY: inside the allocation.
+        let at = unsafe { self.at.add(index) };
+        // SAFETY: aligned, and read and written as atomic words alone.
+        unsafe { AtomicU32::from_ptr(at.as_ptr()) }
+    }
+
+    fn write(&self, first: usize, words: &[u32]) {
+        for (index, word) in (first..).zip(words) {
+            self.word(index).store(*word, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: from `allocate_pinned`; who holds this has waited for the device.
+        unsafe { self.driver.free_pinned(self.at.as_ptr().cast()) };
+    }
+}
+
+/// A word that is set by a launch whose blocks waited for what did not come.
+#[derive(Debug)]
+pub(in crate::gpu) struct StuckFlag(Words);
+
+impl StuckFlag {
+    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
+        Words::zeros(driver, 1).map(Self)
+    }
+
+    pub fn ptr(&self) -> DevicePtr {
+        self.0.ptr()
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.word(0).load(Ordering::Acquire) != 0
+    }
+}
+
+/// See gpu/phases.h; its number is written by itself.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Asked {
+    id: u32,
+    first_page: u32,
+    num_pages: u32,
+    row: Row,
+    segment: SegmentEntry,
+    step: Step,
+}
+
+/// Words of `Mail` in gpu/phases.h.
+const NUMBER: usize = 0;
+const ASKED: usize = 1;
+const ANSWERED: usize = 32;
+const BEST: usize = 33;
+const TAKEN: usize = 34;
+const LEFT: usize = 35;
+const PAGES: usize = 64;
+
+/// Tokens are told by their numbers: what their phases' numbers are counted from.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    words: Words,
+    most_pages: usize,
+}
+
+impl Mailbox {
+    /// For steps of sequences of so many pages.
+    pub fn new(driver: &Arc<dyn Driver>, most_pages: usize) -> Result<Self, DeviceError> {
+        Ok(Self {
+            words: Words::zeros(driver, PAGES + most_pages)?,
+            most_pages,
+        })
+    }
+
+    pub fn ptr(&self) -> DevicePtr {
+        self.words.ptr()
+    }
+
+    /// Asks for token `number`, when the last one's inputs have been taken. The device knows the first `known_pages` of the
+    /// tables' pages.
+    ///
+    /// # Panics
+    /// The tables are not those of one row, or have more new pages than there is room for.
+    pub fn ask(&self, number: u32, id: u32, tables: &HostTables, known_pages: usize) {
+        let ([row], [segment], [step]) =
+            (&tables.rows[..], &tables.segments[..], &tables.steps[..])
+        else {
+            panic!("a launch of steps of one row is asked for one of several");
+        };
+        let pages = &tables.pages[known_pages..];
+        assert!(pages.len() <= self.most_pages, "more pages than a step has");
+        let asked = Asked {
+            id,
+            first_page: known_pages as u32,
+            num_pages: pages.len() as u32,
+            row: *row,
+            segment: *segment,
+            step: *step,
+        };
+        self.words.write(PAGES, pages);
+        self.words
+            .write(ASKED, bytemuck::cast_slice(bytemuck::bytes_of(&asked)));
+        self.words.word(NUMBER).store(number, Ordering::Release);
+    }
+
+    /// Lets a launch end that waits for another token.
+    pub fn dismiss(&self) {
+        self.words.word(NUMBER).store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a token's inputs have been read.
+    pub fn is_taken(&self, number: u32) -> bool {
+        self.words.word(TAKEN).load(Ordering::Acquire) == number
+    }
+
+    /// Whether the launch ended without waiting for the token any longer.
+    pub fn is_left(&self, number: u32) -> bool {
+        self.words.word(LEFT).load(Ordering::Acquire) == number
+    }
+
+    /// The best id of a token's logits, when it is done.
+    pub fn answer(&self, number: u32) -> Option<u32> {
+        let is_there = self.words.word(ANSWERED).load(Ordering::Acquire) == number;
+        is_there.then(|| self.words.word(BEST).load(Ordering::Relaxed))
+    }
+}

@@ -4,10 +4,10 @@ use std::io::{Write, stdout};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use generation::{GenerateRequest, SpeculationConfig, SpeculationMode, SpeculationTimings};
 use gguf::GgufFile;
-use models::{Batch, BatchSegment, LogitsWanted, Model, SequenceId};
+use models::{Answer, Batch, BatchSegment, LogitsWanted, Model, SequenceId};
 use sampling::{Sampler, SamplingParams, Scratch};
 use serde_json::{Value, json};
 use tokenizer::{Detokenizer, EncodeOptions, Tokenizer};
@@ -17,32 +17,34 @@ use crate::pair::{Pair, PairConfig};
 use crate::stages::{self, SplitModel};
 use crate::{session, up};
 
-/// Feeds accepted tokens in pieces; returns the logits of the last one.
-pub(crate) fn feed(model: &mut Model, sequence: SequenceId, tokens: &[u32]) -> Result<Vec<f32>> {
-    let mut logits = Vec::new();
+/// Feeds accepted tokens in pieces, and says what the model has of the last one as it is wanted.
+pub(crate) fn feed<T>(
+    model: &mut Model,
+    sequence: SequenceId,
+    tokens: &[u32],
+    wanted: LogitsWanted,
+    take: impl FnOnce(Answer<'_>) -> T,
+) -> Result<T> {
     let rows = model.max_batch_rows();
-    let pieces = tokens.len().div_ceil(rows);
-    for (i, piece) in tokens.chunks(rows).enumerate() {
-        let wanted = if i + 1 == pieces {
-            LogitsWanted::Last
-        } else {
-            LogitsWanted::None
-        };
+    let mut pieces = tokens.chunks(rows).peekable();
+    while let Some(piece) = pieces.next() {
+        let is_last = pieces.peek().is_none();
         let segment = BatchSegment {
             sequence,
             tokens: piece.to_vec(),
             parents: Vec::new(),
             advance: true,
-            logits: wanted,
+            logits: if is_last { wanted } else { LogitsWanted::None },
         };
-        logits = model
-            .forward(&Batch {
-                segments: vec![segment],
-                capture_layers: Vec::new(),
-            })?
-            .logits;
+        let output = model.forward(&Batch {
+            segments: vec![segment],
+            capture_layers: Vec::new(),
+        })?;
+        if is_last && let Some(answer) = output.answer(0, piece.len() - 1) {
+            return Ok(take(answer));
+        }
     }
-    Ok(logits)
+    bail!("no token was fed, or nothing wanted of it")
 }
 
 /// What came of a prompt.
@@ -142,23 +144,33 @@ fn decode(
     stop_ids: &[u32],
     seen: &mut dyn FnMut(u32) -> Result<()>,
 ) -> Result<Outcome> {
+    let wanted = match params.is_argmax() {
+        true => LogitsWanted::LastBest,
+        false => LogitsWanted::Last,
+    };
     let sampler = Sampler::new(params);
     let sequence = model.create_sequence()?;
     let started = Instant::now();
-    let mut logits = feed(model, sequence, prompt)?;
+    let (mut tokens, mut scratch) = (Vec::new(), Scratch::default());
+    let mut choose = |answer: Answer<'_>, tokens: &[u32]| match answer {
+        Answer::Best(id) => id,
+        Answer::Logits(row) => sampler.sample_token(row, tokens, tokens.len() as u64, &mut scratch),
+    };
+    let mut token = feed(model, sequence, prompt, wanted, |answer| {
+        choose(answer, &tokens)
+    })?;
     let prompt_ms = started.elapsed().as_secs_f64() * 1e3;
     let decode_started = Instant::now();
-    let (mut tokens, mut scratch) = (Vec::new(), Scratch::default());
     while tokens.len() < args.num_tokens {
-        let position = tokens.len() as u64;
-        let token = sampler.sample_token(&logits, &tokens, position, &mut scratch);
         tokens.push(token);
         seen(token)?;
         if stop_ids.contains(&token) {
             break;
         }
         if tokens.len() < args.num_tokens {
-            logits = feed(model, sequence, &[token])?;
+            token = feed(model, sequence, &[token], wanted, |answer| {
+                choose(answer, &tokens)
+            })?;
         }
     }
     Ok(Outcome {

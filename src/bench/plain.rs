@@ -172,7 +172,7 @@ impl Bench<'_> {
         self.speed(format!("pp{tokens}"), tokens, |bench| {
             let sequence = bench.model.create_sequence()?;
             let started = Instant::now();
-            run::feed(bench.model, sequence, &ids)?;
+            run::feed(bench.model, sequence, &ids, LogitsWanted::Last, |_| ())?;
             let seconds = started.elapsed().as_secs_f64();
             bench.model.free_sequence(sequence)?;
             Ok(seconds)
@@ -272,7 +272,9 @@ impl Bench<'_> {
     fn context(&mut self, depth: usize) -> Result<SequenceId> {
         let sequence = self.model.create_sequence()?;
         let ids = self.ids(depth);
-        run::feed(self.model, sequence, &ids)?;
+        if !ids.is_empty() {
+            run::feed(self.model, sequence, &ids, LogitsWanted::Last, |_| ())?;
+        }
         Ok(sequence)
     }
 

@@ -12,6 +12,7 @@ mod params;
 mod rng;
 mod row;
 mod sampler;
+mod weights;
 
 pub use error::SamplingError;
 pub use params::SamplingParams;

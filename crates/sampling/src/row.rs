@@ -1,6 +1,7 @@
 //! Reductions over a row of unmodified logits. A logit that is not a number counts as impossible.
 
 use crate::candidates::{Candidate, keep_top};
+use crate::weights::Weights;
 
 /// The id of the largest logit, the lowest such id on ties; 0 when no logit is a number.
 pub fn argmax(logits: &[f32]) -> u32 {
@@ -47,23 +48,11 @@ pub(crate) fn maximum(logits: &[f32]) -> f32 {
         .fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max })
 }
 
-/// `exp((x - max) / temperature)`, defined for infinite logits too.
-pub(crate) fn weight(x: f32, max: f32, temperature: f32) -> f32 {
-    if x == max {
-        1.0
-    } else if x < max {
-        ((x - max) / temperature).exp()
-    } else {
-        0.0
-    }
-}
-
 fn log_total(logits: &[f32], max: f32) -> f32 {
-    logits
-        .iter()
-        .map(|&x| f64::from(weight(x, max, 1.0)))
-        .sum::<f64>()
-        .ln() as f32
+    match max == f32::NEG_INFINITY {
+        true => 0.0,
+        false => Weights::new(logits, max, 1.0, 0.0).total().ln() as f32,
+    }
 }
 
 fn relative(x: f32, max: f32, log_total: f32) -> f32 {

@@ -1,7 +1,8 @@
 //! One draw from one row of logits.
 
-use crate::candidates::{Candidate, cut_min_p, cut_top_p, keep_all, keep_top, total};
-use crate::row::{argmax, logprob, maximum, weight};
+use crate::candidates::{Candidate, cut_min_p, cut_top_p, keep_top, total};
+use crate::row::{argmax, logprob, maximum};
+use crate::weights::{Weighed, Weights, weight};
 use crate::{SamplingParams, edits, uniform};
 
 /// A chosen token.
@@ -18,7 +19,13 @@ pub struct Draw {
 pub struct Scratch {
     row: Vec<f32>,
     window: Vec<u32>,
+    buffers: Buffers,
+}
+
+#[derive(Debug, Default)]
+struct Buffers {
     kept: Vec<Candidate>,
+    weighed: Weighed,
 }
 
 /// Chooses tokens for one request.
@@ -70,7 +77,11 @@ impl Sampler {
         position: u64,
         scratch: &mut Scratch,
     ) -> u32 {
-        let Scratch { row, window, kept } = scratch;
+        let Scratch {
+            row,
+            window,
+            buffers,
+        } = scratch;
         let logits = if self.edits() {
             row.clear();
             row.extend_from_slice(logits);
@@ -82,7 +93,7 @@ impl Sampler {
         if self.params.temperature == 0.0 || self.params.top_k == 1 {
             return argmax(logits);
         }
-        self.draw(logits, position, kept)
+        self.draw(logits, position, buffers)
             .unwrap_or_else(|| argmax(logits))
     }
 
@@ -90,7 +101,7 @@ impl Sampler {
         self.params.penalises() || !self.params.logit_bias.is_empty()
     }
 
-    fn draw(&self, logits: &[f32], position: u64, kept: &mut Vec<Candidate>) -> Option<u32> {
+    fn draw(&self, logits: &[f32], position: u64, scratch: &mut Buffers) -> Option<u32> {
         let SamplingParams {
             temperature,
             top_p,
@@ -99,32 +110,49 @@ impl Sampler {
             seed,
             ..
         } = self.params;
+        let Buffers { kept, weighed } = scratch;
+        let number = uniform(seed, position);
         let top_k = top_k as usize;
-        let cut_k = top_k > 0 && top_k < logits.len();
-        if cut_k {
+        if top_k > 0 && top_k < logits.len() {
             keep_top(kept, logits, top_k);
-        } else {
-            keep_all(kept, logits);
+            let max = kept.iter().map(|c| c.value).reduce(f32::max)?;
+            for candidate in kept.iter_mut() {
+                candidate.value = weight(candidate.value, max, 1.0 / temperature);
+            }
+            cut_min_p(kept, min_p);
+            if top_p < 1.0 {
+                let target = f64::from(top_p) * total(kept);
+                cut_top_p(kept, target);
+            }
+            return pick(kept, number);
         }
         let max = maximum(logits);
-        for candidate in kept.iter_mut() {
-            candidate.value = weight(candidate.value, max, temperature);
+        if max == f32::NEG_INFINITY {
+            return None;
         }
-        cut_min_p(kept, min_p);
-        cut_top_p(kept, top_p);
-        if cut_k || top_p < 1.0 {
-            // By id, so that a near-tie that swaps ranks between two kernels does not move the rest.
-            kept.sort_unstable_by_key(|c| c.token);
+        let total = weighed.fill(Weights::new(logits, max, temperature, min_p));
+        if top_p < 1.0 {
+            let target = f64::from(top_p) * total;
+            weighed.keep_heaviest(kept, target);
+            cut_top_p(kept, target);
+            return pick(kept, number);
         }
-        let mut left = uniform(seed, position) * total(kept);
-        let mut last = None;
-        for candidate in kept.iter().filter(|c| c.value > 0.0) {
-            left -= f64::from(candidate.value);
-            last = Some(candidate.token);
-            if left < 0.0 {
-                break;
-            }
-        }
-        last
+        weighed.token_at(number * total)
     }
+}
+
+/// The candidate at a share of their sum.
+fn pick(kept: &mut [Candidate], number: f64) -> Option<u32> {
+    // By id, so that a near-tie that swaps ranks between two kernels does not move the rest.
+    kept.sort_unstable_by_key(|c| c.token);
+    let mut left = number * total(kept);
+    let mut last = None;
+    for candidate in kept.iter().filter(|c| c.value > 0.0) {
+        left -= f64::from(candidate.value);
+        last = Some(candidate.token);
+        if left < 0.0 {
+            break;
+        }
+    }
+    last
 }

@@ -144,16 +144,19 @@ fn decode(
     stop_ids: &[u32],
     seen: &mut dyn FnMut(u32) -> Result<()>,
 ) -> Result<Outcome> {
-    let wanted = match params.is_argmax() {
-        true => LogitsWanted::LastBest,
-        false => LogitsWanted::Last,
-    };
+    let is_argmax = params.is_argmax();
     let sampler = Sampler::new(params);
+    let wanted = match sampler.decisive() {
+        _ if is_argmax => LogitsWanted::LastBest,
+        Some(k) => LogitsWanted::LastTop(k),
+        None => LogitsWanted::Last,
+    };
     let sequence = model.create_sequence()?;
     let started = Instant::now();
     let (mut tokens, mut scratch) = (Vec::new(), Scratch::default());
     let mut choose = |answer: Answer<'_>, tokens: &[u32]| match answer {
         Answer::Best(id) => id,
+        Answer::Top(top) => sampler.sample_top(top, tokens.len() as u64, &mut scratch),
         Answer::Logits(row) => sampler.sample_token(row, tokens, tokens.len() as u64, &mut scratch),
     };
     let mut token = feed(model, sequence, prompt, wanted, |answer| {

@@ -173,6 +173,7 @@ fn top_k(device: &dyn Device, rows: usize) {
             logits: &logits,
             ids: &mut ids,
             log_probs: Some(&mut log_probs),
+            values: None,
         });
     });
     println!("top {k} of {rows} rows of {VOCAB}: {us:.1} us");

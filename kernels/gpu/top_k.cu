@@ -16,6 +16,7 @@ struct TopKArgs {
     // [N, K]
     u32* ids;
     float* log_probs;
+    float* values;
     u32 vocab_size, k, num_slices, per_slice;
 };
 
@@ -111,6 +112,7 @@ KERNEL(top_k_merge, TopKArgs, 256) {
         if (thread_index() == 0) {
             args.ids[block_x() * args.k + n] = id_of(winner);
             args.log_probs[block_x() * args.k + n] = logit_of(winner) - top - log_sum;
+            args.values[block_x() * args.k + n] = logit_of(winner);
         }
         if (mine != winner) continue;
         taken[id_of(winner) / SLICE]++;

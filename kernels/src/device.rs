@@ -374,6 +374,8 @@ pub struct TopKArgs<'a> {
     pub ids: &'a mut [u32],
     /// \[N, K\]: logit less the logarithm of the sum over the whole row of e^logit. `None`: nobody wants to know.
     pub log_probs: Option<&'a mut [f32]>,
+    /// \[N, K\]: their logits; of what is no number minus infinity. `None`: as above.
+    pub values: Option<&'a mut [f32]>,
 }
 
 /// Sizes of a gated DeltaNet layer.

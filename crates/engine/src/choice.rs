@@ -51,6 +51,16 @@ impl Chooser {
         Ok(Choice::Token(Self::take(request, logits, id)))
     }
 
+    /// Draws the token that follows `generated` from the likeliest ones, where those decide: see [`Sampler::decisive`].
+    pub(crate) fn choose_top(
+        &mut self,
+        sampler: &Sampler,
+        top: &[(u32, f32)],
+        generated: &[u32],
+    ) -> u32 {
+        sampler.sample_top(top, generated.len() as u64, &mut self.scratch)
+    }
+
     /// The token `id`, with what the request wants to know of it.
     pub(crate) fn take(request: &GenerateRequest, logits: &[f32], id: u32) -> Token {
         let logprob = if request.logprobs {

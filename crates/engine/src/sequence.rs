@@ -47,6 +47,17 @@ pub(crate) struct Place {
     pub pages: usize,
 }
 
+/// What of a row of logits decides about the token that follows.
+#[derive(Clone, Copy, Debug)]
+enum Wants {
+    /// The likeliest token.
+    Best,
+    /// So many of the likeliest tokens, and their logits.
+    Top(usize),
+    /// All of it.
+    Row,
+}
+
 /// What plain decoding beside a sequence needs to know.
 #[derive(Debug)]
 struct Plain {
@@ -216,10 +227,10 @@ impl Sequence {
                 tokens: [&[self.anchor().1], tree.tokens()].concat(),
                 parents: tree.parents().to_vec(),
                 advance: false,
-                logits: if self.wants_best() {
-                    LogitsWanted::AllBest
-                } else {
-                    LogitsWanted::All
+                logits: match self.wants() {
+                    Wants::Best => LogitsWanted::AllBest,
+                    Wants::Top(k) => LogitsWanted::AllTop(k),
+                    Wants::Row => LogitsWanted::All,
                 },
             };
         }
@@ -229,26 +240,32 @@ impl Sequence {
             tokens: self.tokens[self.fed..end].to_vec(),
             parents: Vec::new(),
             advance: true,
-            logits: match (end == self.tokens.len(), self.wants_best()) {
-                (false, _) => LogitsWanted::None,
-                (true, false) => LogitsWanted::Last,
-                (true, true) => LogitsWanted::LastBest,
+            logits: match self.wants() {
+                _ if end < self.tokens.len() => LogitsWanted::None,
+                Wants::Best => LogitsWanted::LastBest,
+                Wants::Top(k) => LogitsWanted::LastTop(k),
+                Wants::Row => LogitsWanted::Last,
             },
         }
     }
 
-    /// Whether the likeliest token is all that it needs to know.
-    fn wants_best(&self) -> bool {
+    /// What it needs to know of what may follow.
+    fn wants(&self) -> Wants {
         let generated = self.tokens.len() - self.prompt_len;
         // A tree may reach behind the reasoning that comes before a grammar, a single row does not.
         let is_free = self.constraint.is_none()
             || (self.grammar_from.is_none() && self.drafting.tree.is_none());
-        self.plain.is_none()
-            && is_free
-            && !self.request.logprobs
-            && self.request.top_logprobs == 0
-            && generated >= self.request.min_tokens as usize
-            && self.request.sampling.is_argmax()
+        let needs_row = self.plain.is_some()
+            || !is_free
+            || self.request.logprobs
+            || self.request.top_logprobs > 0
+            || generated < self.request.min_tokens as usize;
+        match self.sampler.decisive() {
+            _ if needs_row => Wants::Row,
+            _ if self.request.sampling.is_argmax() => Wants::Best,
+            Some(k) => Wants::Top(k),
+            None => Wants::Row,
+        }
     }
 
     /// Leading tokens that the model has seen.
@@ -267,12 +284,16 @@ impl Sequence {
     pub(crate) fn extend(&mut self, answer: Answer<'_>, chooser: &mut Chooser) -> Option<u32> {
         let generated = &self.tokens[self.prompt_len..];
         let forced = self.thinking.as_ref().and_then(ThinkingTracker::forced);
-        let choice = match (answer, forced) {
-            (Answer::Best(best), forced) => Ok(Choice::Token(Token {
-                id: forced.unwrap_or(best),
+        let of_id = |id| {
+            Ok(Choice::Token(Token {
+                id: forced.unwrap_or(id),
                 logprob: 0.0,
                 top: Vec::new(),
-            })),
+            }))
+        };
+        let choice = match (answer, forced) {
+            (Answer::Best(best), _) => of_id(best),
+            (Answer::Top(top), _) => of_id(chooser.choose_top(&self.sampler, top, generated)),
             (Answer::Logits(logits), forced) => {
                 if let Some(plain) = &mut self.plain {
                     plain.fingerprints.push(fingerprint(logits));

@@ -16,6 +16,10 @@ pub enum LogitsWanted {
     LastBest,
     /// Of every row only the likeliest token.
     AllBest,
+    /// Of the last row only so many of the likeliest tokens, and their logits.
+    LastTop(usize),
+    /// Of every row only so many of the likeliest tokens, and their logits.
+    AllTop(usize),
 }
 
 impl LogitsWanted {
@@ -23,14 +27,22 @@ impl LogitsWanted {
     pub(crate) fn first(self, rows: usize) -> usize {
         match self {
             Self::None => rows,
-            Self::Last | Self::LastBest => rows - 1,
-            Self::All | Self::AllBest => 0,
+            Self::Last | Self::LastBest | Self::LastTop(_) => rows - 1,
+            Self::All | Self::AllBest | Self::AllTop(_) => 0,
         }
     }
 
     /// Whether the likeliest token is all that is wanted.
     pub(crate) fn is_best(self) -> bool {
         matches!(self, Self::LastBest | Self::AllBest)
+    }
+
+    /// How many of the likeliest tokens are all that is wanted.
+    pub(crate) fn top(self) -> Option<usize> {
+        match self {
+            Self::LastTop(k) | Self::AllTop(k) => Some(k),
+            _ => None,
+        }
     }
 }
 
@@ -77,6 +89,8 @@ pub struct Output {
     pub rows: Vec<LogitsRow>,
     /// The likeliest tokens, where no more was wanted: the lowest id of the largest logit.
     pub best: Vec<(LogitsRow, u32)>,
+    /// The likeliest tokens and their logits, where no more were wanted: the likeliest first, equal ones by id.
+    pub tops: Vec<(LogitsRow, Vec<(u32, f32)>)>,
 }
 
 /// What is known of the token after a row.
@@ -86,6 +100,8 @@ pub enum Answer<'a> {
     Logits(&'a [f32]),
     /// The likeliest token.
     Best(u32),
+    /// The likeliest tokens and their logits, the likeliest first.
+    Top(&'a [(u32, f32)]),
 }
 
 impl Output {
@@ -105,9 +121,11 @@ impl Output {
     pub fn answer(&self, segment: usize, node: usize) -> Option<Answer<'_>> {
         let origin = LogitsRow { segment, node };
         let best = self.best.iter().find(|(row, _)| *row == origin);
-        match best {
-            Some((_, token)) => Some(Answer::Best(*token)),
-            None => self.logits_of(segment, node).map(Answer::Logits),
+        let top = self.tops.iter().find(|(row, _)| *row == origin);
+        match (best, top) {
+            (Some((_, token)), _) => Some(Answer::Best(*token)),
+            (_, Some((_, top))) => Some(Answer::Top(top)),
+            _ => self.logits_of(segment, node).map(Answer::Logits),
         }
     }
 }

@@ -243,8 +243,7 @@ impl Decoder {
             ..
         } = self;
         // A row by itself is all that logits can be wanted of: then they are part of the step.
-        let wants = !plan.wanted_rows.is_empty() || !plan.best_rows.is_empty();
-        let own_head = head.as_ref().filter(|_| num_rows == 1 && wants);
+        let own_head = head.as_ref().filter(|_| num_rows == 1 && plan.is_read());
         let has_logits = own_head.is_some();
         let step = Step {
             tokens: &plan.tokens,
@@ -301,7 +300,7 @@ impl Decoder {
         let mut output = Output {
             logits: vec![0.0; plan.wanted_rows.len() * config.vocab_size],
             rows: plan.wanted.clone(),
-            best: Vec::new(),
+            ..Output::default()
         };
         let values = &mut output.logits;
         self.head(
@@ -328,10 +327,38 @@ impl Decoder {
                     logits,
                     ids: &mut best[first..first + rows],
                     log_probs: None,
+                    values: None,
                 });
             },
         );
         output.best = plan.best.iter().copied().zip(best).collect();
+        let most = plan.top_k.iter().copied().max().unwrap_or(0);
+        let k = most.min(config.vocab_size);
+        let mut ids = vec![0; plan.top_rows.len() * k];
+        let mut values = vec![0.0; ids.len()];
+        self.head(
+            device,
+            config,
+            &plan.top_rows,
+            has_logits,
+            |logits, first, rows| {
+                let place = first * k..(first + rows) * k;
+                device.top_k(TopKArgs {
+                    num_rows: rows,
+                    vocab_size: config.vocab_size,
+                    k,
+                    logits,
+                    ids: &mut ids[place.clone()],
+                    log_probs: None,
+                    values: Some(&mut values[place]),
+                });
+            },
+        );
+        let tops = ids.chunks(k.max(1)).zip(values.chunks(k.max(1)));
+        for (((ids, values), row), wanted) in tops.zip(&plan.top).zip(&plan.top_k) {
+            let top = ids.iter().copied().zip(values.iter().copied());
+            output.tops.push((*row, top.take(*wanted).collect()));
+        }
         output
     }
 

@@ -36,6 +36,12 @@ pub(crate) struct Plan {
     pub best: Vec<LogitsRow>,
     /// The same as rows of the batch.
     pub best_rows: Vec<usize>,
+    /// Origin of each row that only some of the likeliest tokens are wanted of.
+    pub top: Vec<LogitsRow>,
+    /// The same as rows of the batch.
+    pub top_rows: Vec<usize>,
+    /// How many are wanted of each.
+    pub top_k: Vec<usize>,
 }
 
 impl Plan {
@@ -96,10 +102,11 @@ impl Plan {
     ) -> Result<(), ModelError> {
         let first_row = self.tokens.len();
         let nodes = segment.tokens.len();
-        let (origins, rows) = if segment.logits.is_best() {
-            (&mut self.best, &mut self.best_rows)
-        } else {
-            (&mut self.wanted, &mut self.wanted_rows)
+        let top = segment.logits.top();
+        let (origins, rows) = match (segment.logits.is_best(), top) {
+            (true, _) => (&mut self.best, &mut self.best_rows),
+            (_, Some(_)) => (&mut self.top, &mut self.top_rows),
+            _ => (&mut self.wanted, &mut self.wanted_rows),
         };
         for node in segment.logits.first(nodes)..nodes {
             origins.push(LogitsRow {
@@ -107,6 +114,7 @@ impl Plan {
                 node,
             });
             rows.push(first_row + node);
+            self.top_k.extend(top);
         }
         self.tokens.extend_from_slice(&segment.tokens);
         self.segments.push(PlannedSegment {
@@ -129,7 +137,8 @@ impl Plan {
 
     /// Whether something of it comes to the host.
     pub(crate) fn is_read(&self) -> bool {
-        !self.wanted_rows.is_empty() || !self.best_rows.is_empty()
+        let rows = [&self.wanted_rows, &self.best_rows, &self.top_rows];
+        rows.iter().any(|rows| !rows.is_empty())
     }
 
     /// The device's view.

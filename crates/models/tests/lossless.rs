@@ -4,7 +4,7 @@
 
 mod common;
 
-use models::{KvType, LogitsWanted, Model, ModelError, SequenceId};
+use models::{Answer, BatchSegment, KvType, LogitsWanted, Model, ModelError, SequenceId};
 
 use common::{batch, chain, data, open_with, tree};
 
@@ -290,4 +290,42 @@ fn only_wanted_rows_have_logits() {
     let last = model.forward(&batch(vec![first, second])).unwrap();
     assert_eq!(last.rows.len(), 1);
     assert_eq!(bits(&last.logits), bits(all.logits_of(1, 5).unwrap()));
+}
+
+#[test]
+fn the_likeliest_tokens_are_those_of_their_rows_whoever_wants_how_many() {
+    let mut model = open_case(MODELS[0]);
+    let wanted = [
+        LogitsWanted::AllTop(5),
+        LogitsWanted::LastTop(2),
+        LogitsWanted::LastBest,
+    ];
+    let segments = |model: &mut Model, wanted: [LogitsWanted; 3]| {
+        let segments = wanted.into_iter().zip(0..).map(|(logits, i)| {
+            let sequence = model.create_sequence().unwrap();
+            BatchSegment {
+                logits,
+                ..chain(sequence, &tokens(4 + i, i as u32 + 1))
+            }
+        });
+        let batch = batch(segments.collect());
+        let output = model.forward(&batch).unwrap();
+        for segment in &batch.segments {
+            model.free_sequence(segment.sequence).unwrap();
+        }
+        output
+    };
+    let rows = segments(&mut model, [LogitsWanted::All; 3]);
+    let got = segments(&mut model, wanted);
+    assert!(got.rows.is_empty());
+    assert_eq!((got.tops.len(), got.best.len()), (5, 1));
+    for (segment, node, k) in (0..4).map(|node| (0, node, 5)).chain([(1, 4, 2)]) {
+        let row = rows.logits_of(segment, node).unwrap();
+        let mut order: Vec<u32> = (0..row.len() as u32).collect();
+        order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
+        let best = order[..k].iter().map(|&id| (id, row[id as usize]));
+        let expected: Vec<_> = best.collect();
+        let answer = got.answer(segment, node);
+        assert_eq!(answer, Some(Answer::Top(&expected)), "{segment}, {node}");
+    }
 }

@@ -5,6 +5,9 @@ use crate::row::{argmax, logprob, maximum};
 use crate::weights::{Weighed, Weights, weight};
 use crate::{SamplingParams, edits, uniform};
 
+/// More of the likeliest tokens are not looked for on their own: their row is as quick.
+const MOST_DECISIVE: u32 = 64;
+
 /// A chosen token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
@@ -97,6 +100,30 @@ impl Sampler {
             .unwrap_or_else(|| argmax(logits))
     }
 
+    /// How many of the likeliest tokens decide, where those and their logits are all that a draw needs; see [`Sampler::sample_top`].
+    pub fn decisive(&self) -> Option<usize> {
+        let SamplingParams {
+            temperature, top_k, ..
+        } = self.params;
+        let are_few = top_k > 1 && top_k <= MOST_DECISIVE;
+        (temperature > 0.0 && are_few && !self.edits()).then_some(top_k as usize)
+    }
+
+    /// The token that [`Sampler::sample_token`] gives, from as many of the likeliest tokens as [`Sampler::decisive`] says, or from the
+    /// whole row, and their logits: the likeliest first, equal ones by id.
+    pub fn sample_top(&self, top: &[(u32, f32)], position: u64, scratch: &mut Scratch) -> u32 {
+        let kept = &mut scratch.buffers.kept;
+        kept.clear();
+        let possible = top.iter().filter(|(_, value)| *value > f32::NEG_INFINITY);
+        kept.extend(possible.map(|&(token, value)| Candidate {
+            value: value + 0.0,
+            token,
+        }));
+        let likeliest = top.first().map_or(0, |(token, _)| *token);
+        self.draw_kept(kept, uniform(self.params.seed, position))
+            .unwrap_or(likeliest)
+    }
+
     fn edits(&self) -> bool {
         self.params.penalises() || !self.params.logit_bias.is_empty()
     }
@@ -115,16 +142,7 @@ impl Sampler {
         let top_k = top_k as usize;
         if top_k > 0 && top_k < logits.len() {
             keep_top(kept, logits, top_k);
-            let max = kept.iter().map(|c| c.value).reduce(f32::max)?;
-            for candidate in kept.iter_mut() {
-                candidate.value = weight(candidate.value, max, 1.0 / temperature);
-            }
-            cut_min_p(kept, min_p);
-            if top_p < 1.0 {
-                let target = f64::from(top_p) * total(kept);
-                cut_top_p(kept, target);
-            }
-            return pick(kept, number);
+            return self.draw_kept(kept, number);
         }
         let max = maximum(logits);
         if max == f32::NEG_INFINITY {
@@ -138,6 +156,26 @@ impl Sampler {
             return pick(kept, number);
         }
         weighed.token_at(number * total)
+    }
+
+    /// Draws from candidates with their logits.
+    fn draw_kept(&self, kept: &mut Vec<Candidate>, number: f64) -> Option<u32> {
+        let SamplingParams {
+            temperature,
+            top_p,
+            min_p,
+            ..
+        } = self.params;
+        let max = kept.iter().map(|c| c.value).reduce(f32::max)?;
+        for candidate in kept.iter_mut() {
+            candidate.value = weight(candidate.value, max, 1.0 / temperature);
+        }
+        cut_min_p(kept, min_p);
+        if top_p < 1.0 {
+            let target = f64::from(top_p) * total(kept);
+            cut_top_p(kept, target);
+        }
+        pick(kept, number)
     }
 }
 

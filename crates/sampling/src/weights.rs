@@ -98,8 +98,8 @@ impl Weighed {
             });
             heavy.sum::<f64>() >= target
         };
-        let bounds = [1.0 / 64.0, 1.0 / 4096.0].into_iter();
-        let bound = bounds.filter(reaches).next().unwrap_or(f32::MIN_POSITIVE);
+        let mut bounds = [1.0 / 64.0, 1.0 / 4096.0].into_iter();
+        let bound = bounds.find(reaches).unwrap_or(f32::MIN_POSITIVE);
         kept.clear();
         for (number, run) in self.runs.iter().enumerate() {
             if run

@@ -172,6 +172,69 @@ fn large_cuts_agree_with_a_full_sort() {
 }
 
 #[test]
+fn the_likeliest_tokens_alone_give_the_draw_of_the_whole_row() {
+    let mut logits: Vec<f32> = (0..3000)
+        .map(|i| (uniform(3, i) * 12.0) as f32 - 4.0)
+        .collect();
+    // Equal ones among the last that are kept, zeros of both signs, and what is no logit.
+    logits[100..140].fill(7.5);
+    logits[7] = -0.0;
+    logits[9] = NAN;
+    logits[11] = NINF;
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    order.retain(|&i| !logits[i as usize].is_nan());
+    order.sort_by(|&a, &b| {
+        let of = |i: u32| logits[i as usize] + 0.0;
+        of(b).total_cmp(&of(a)).then(a.cmp(&b))
+    });
+    let mut scratch = Scratch::default();
+    for (top_k, top_p, min_p, temperature) in [
+        (2, 1.0, 0.0, 1.0),
+        (20, 0.95, 0.0, 0.6),
+        (40, 1.0, 0.05, 1.3),
+        (64, 0.3, 0.001, 5.0),
+    ] {
+        let sampler = Sampler::new(SamplingParams {
+            top_k,
+            top_p,
+            min_p,
+            temperature,
+            ..Default::default()
+        });
+        let decisive = sampler.decisive().unwrap();
+        assert_eq!(decisive, top_k as usize);
+        let best = order[..decisive].iter();
+        let top: Vec<(u32, f32)> = best.map(|&i| (i, logits[i as usize])).collect();
+        for position in 0..500 {
+            let whole = sampler.sample_token(&logits, &[], position, &mut scratch);
+            let got = sampler.sample_top(&top, position, &mut scratch);
+            assert_eq!(got, whole, "{top_k} at {position}");
+        }
+    }
+    let without = [
+        SamplingParams::default(),
+        sampled(),
+        SamplingParams {
+            top_k: 65,
+            ..sampled()
+        },
+        SamplingParams {
+            top_k: 20,
+            logit_bias: vec![(1, 2.0)],
+            ..sampled()
+        },
+        SamplingParams {
+            top_k: 20,
+            presence_penalty: 1.0,
+            ..sampled()
+        },
+    ];
+    for params in without {
+        assert_eq!(Sampler::new(params).decisive(), None);
+    }
+}
+
+#[test]
 fn same_seed_and_position_is_the_same_draw() {
     let logits: Vec<f32> = (0..100).map(|i| (i % 7) as f32 * 0.3).collect();
     let sampler = Sampler::new(SamplingParams {

@@ -396,14 +396,20 @@ impl Device for CpuDevice {
         assert!(k <= args.vocab_size, "top_k: more ids than the vocabulary");
         check("top_k", "logits", args.logits.len(), rows * args.vocab_size);
         check("top_k", "ids", args.ids.len(), rows * k);
-        if let Some(log_probs) = &args.log_probs {
-            check("top_k", "log_probs", log_probs.len(), rows * k);
+        for (what, there) in [("log_probs", &args.log_probs), ("values", &args.values)] {
+            if let Some(there) = there {
+                check("top_k", what, there.len(), rows * k);
+            }
         }
         if rows == 0 || k == 0 {
             return;
         }
         let mut log_probs = args.log_probs.map(|all| all.chunks_exact_mut(k));
-        let of_rows = std::iter::repeat_with(|| log_probs.as_mut().and_then(Iterator::next));
+        let mut values = args.values.map(|all| all.chunks_exact_mut(k));
+        let of_rows = std::iter::repeat_with(|| {
+            let log_probs = log_probs.as_mut().and_then(Iterator::next);
+            (log_probs, values.as_mut().and_then(Iterator::next))
+        });
         let answers = args.ids.chunks_exact_mut(k).zip(of_rows);
         let rows = args
             .logits
@@ -416,11 +422,12 @@ impl Device for CpuDevice {
                 let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
                 queue.next()
             };
-            while let Some((logits, (ids, log_probs))) = take() {
+            while let Some((logits, (ids, (log_probs, values)))) = take() {
                 self.dispatch(TopKRow {
                     logits,
                     ids,
                     log_probs,
+                    values,
                 });
             }
         });

@@ -15,6 +15,8 @@ pub(crate) struct TopKRow<'a> {
     pub ids: &'a mut [u32],
     /// \[K\], if they are wanted.
     pub log_probs: Option<&'a mut [f32]>,
+    /// \[K\], if they are wanted.
+    pub values: Option<&'a mut [f32]>,
 }
 
 impl Op for TopKRow<'_> {
@@ -29,6 +31,9 @@ impl Op for TopKRow<'_> {
         let best = choose(self.logits, &tops, self.ids.len());
         for ((_, id), to) in best.iter().zip(self.ids) {
             *to = *id;
+        }
+        for ((logit, _), to) in best.iter().zip(self.values.into_iter().flatten()) {
+            *to = *logit;
         }
         let Some(log_probs) = self.log_probs else {
             return;

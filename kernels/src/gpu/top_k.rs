@@ -19,6 +19,7 @@ struct KernelArgs {
     sums: DevicePtr,
     ids: DevicePtr,
     log_probs: DevicePtr,
+    values: DevicePtr,
     vocab_size: u32,
     k: u32,
     num_slices: u32,
@@ -51,8 +52,10 @@ impl GpuDevice {
         assert!(k <= args.vocab_size, "top_k: more ids than the vocabulary");
         check("logits", args.logits.len(), rows * args.vocab_size);
         check("ids", args.ids.len(), rows * k);
-        if let Some(log_probs) = &args.log_probs {
-            check("log_probs", log_probs.len(), rows * k);
+        for (what, there) in [("log_probs", &args.log_probs), ("values", &args.values)] {
+            if let Some(there) = there {
+                check(what, there.len(), rows * k);
+            }
         }
         if rows == 0 || k == 0 {
             return Ok(());
@@ -66,13 +69,14 @@ impl GpuDevice {
         let best_bytes = rows * num_slices * per_slice * size_of::<u64>();
         let sums_bytes = rows * num_slices * 2 * size_of::<f32>();
         let best = self.scratch(Scratch::Partials, best_bytes + sums_bytes)?;
-        let ids = self.scratch(Scratch::Results, 2 * rows * k * size_of::<u32>())?;
+        let ids = self.scratch(Scratch::Results, 3 * rows * k * size_of::<u32>())?;
         let kernel_args = KernelArgs {
             logits: args.logits.on_gpu().memory.ptr(),
             best,
             sums: best.add(best_bytes),
             ids,
             log_probs: ids.add(rows * k * size_of::<u32>()),
+            values: ids.add(2 * rows * k * size_of::<u32>()),
             vocab_size: args.vocab_size as u32,
             k: k as u32,
             num_slices: num_slices as u32,
@@ -91,16 +95,19 @@ impl GpuDevice {
         };
         self.launch(&source(), "top_k_merge", merge, &kernel_args)?;
 
-        let mut results = vec![0_u32; 2 * rows * k];
+        let mut results = vec![0_u32; 3 * rows * k];
         // SAFETY: scratch memory of this size, and a vector of as many bytes.
         unsafe {
             self.driver
                 .copy_to_host(results.as_mut_ptr().cast(), ids, size_of_val(&results[..]));
         }
-        let (ids, log_probs) = results.split_at(rows * k);
+        let (ids, of_ids) = results.split_at(rows * k);
         args.ids[..rows * k].copy_from_slice(ids);
-        for (to, bits) in args.log_probs.into_iter().flatten().zip(log_probs) {
-            *to = f32::from_bits(*bits);
+        let of_ids = of_ids.chunks_exact(rows * k);
+        for (wanted, of_ids) in [args.log_probs, args.values].into_iter().zip(of_ids) {
+            for (to, bits) in wanted.into_iter().flatten().zip(of_ids) {
+                *to = f32::from_bits(*bits);
+            }
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ const TOLERANCE: f64 = 2e-6;
 fn run(device: &dyn Device, vocab_size: usize, k: usize, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
     let num_rows = logits.len() / vocab_size;
     let (mut ids, mut log_probs) = (vec![0; num_rows * k], vec![0.0; num_rows * k]);
+    let mut values = vec![0.0; num_rows * k];
     device.top_k(TopKArgs {
         num_rows,
         vocab_size,
@@ -17,7 +18,17 @@ fn run(device: &dyn Device, vocab_size: usize, k: usize, logits: &[f32]) -> (Vec
         logits: &upload(device, logits),
         ids: &mut ids,
         log_probs: Some(&mut log_probs),
+        values: Some(&mut values),
     });
+    for (i, (id, value)) in ids.iter().zip(&values).enumerate() {
+        let logit = logits[i / k * vocab_size + *id as usize];
+        let expected = if logit.is_nan() {
+            f32::NEG_INFINITY
+        } else {
+            logit
+        };
+        assert_eq!(*value, expected, "{id} of row {}", i / k);
+    }
     (ids, log_probs)
 }
 

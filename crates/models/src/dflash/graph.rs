@@ -267,6 +267,7 @@ impl Graph {
                 logits,
                 ids: &mut ids[done * k..][..num_rows * k],
                 log_probs: Some(&mut log_probs[done * k..][..num_rows * k]),
+                values: None,
             });
             done += num_rows;
         });

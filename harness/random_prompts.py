@@ -82,7 +82,8 @@ def ask(stack, request, breaks_off):
             if line == b"data: [DONE]\n":
                 return text, tokens
             if not line.startswith(b"data: "):
-                if line.strip():
+                # How far a slow prompt has come is a comment.
+                if line.strip() and not line.startswith(b":"):
                     raise Failure(line.decode())
                 continue
             event = json.loads(line[6:])

@@ -247,8 +247,8 @@ pub(crate) struct BenchArgs {
     /// leaves beside it. The root and at most four of the chain are committed.
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub rows: Vec<usize>,
-    /// Prompt tokens computed in a step.
-    #[arg(long, default_value_t = 128, value_name = "N")]
+    /// Prompt tokens computed in a step; 0: 512 where all layers are on GPUs, else 128.
+    #[arg(long, default_value_t = 0, value_name = "N")]
     pub prefill_chunk: usize,
     #[command(flatten)]
     pub draft: DraftArgs,

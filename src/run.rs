@@ -128,7 +128,6 @@ fn alone(
     }
     let config = target_worker::Config {
         parallel: 1,
-        prefill_chunk: session::BATCH_ROWS,
         speculation: SpeculationMode::Off.name().to_owned(),
         ..stages::target_config(&args.model, &args.split)
     };

@@ -8,7 +8,7 @@ use gguf::GgufFile;
 use indicatif::{ProgressBar, ProgressStyle};
 use kernels::{Device, open_limited_device};
 use models::{DraftFile, LoadOptions, LoadProgress, Model, ModelError};
-use target_worker::context_length;
+use target_worker::{context_length, prefill_chunk};
 
 use crate::cli::ModelArgs;
 
@@ -18,7 +18,7 @@ const DEMO_TARGET: &[u8] = include_bytes!("../deploy/demo/demo-target.gguf");
 const DEMO_DRAFT: &[u8] = include_bytes!("../deploy/demo/demo-draft.gguf");
 /// What scores long prompts for it.
 const DEMO_DRAFTER: &[u8] = include_bytes!("../deploy/demo/demo-prefill.gguf");
-/// Rows of one forward pass; longer prompts go in pieces of this size.
+/// Tokens of a forward pass of the commands that look into a model.
 pub(crate) const BATCH_ROWS: usize = 128;
 
 /// Opens the file asked for, or the demo.
@@ -68,7 +68,7 @@ pub(crate) fn load(file: &GgufFile, args: &ModelArgs, device: Arc<dyn Device>) -
     let options = LoadOptions {
         max_tokens: context_length(file, args.ctx_size),
         max_sequences: 2,
-        max_batch_rows: BATCH_ROWS,
+        max_batch_rows: prefill_chunk(0, &[args.device]),
         kv_type: Some(args.cache_types.of(file)),
     };
     load_with(file, device, options)

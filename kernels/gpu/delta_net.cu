@@ -221,8 +221,9 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     if (active && segment.advance) store_state(state, committed);
 }
 
-// Segments of rows that each follow the one before.
-KERNEL_AHEAD(delta_walk_chains, WalkArgs, STRIP_THREADS, 4) {
+// Segments of rows that each follow the one before. With registers for three blocks on a multiprocessor: four would fit, but a row takes
+// longer with fewer, and there are seldom as many blocks.
+KERNEL_AHEAD(delta_walk_chains, WalkArgs, STRIP_THREADS, 3) {
     let_next_start();
     walk<false>(args, nullptr);
 }

@@ -14,7 +14,7 @@ use models::{
     Batch, BatchSegment, DecodeTraffic, LoadOptions, LogitsWanted, Model, SequenceId, Snapshot,
     decode_traffic,
 };
-use target_worker::context_length;
+use target_worker::{context_length, prefill_chunk};
 
 use energy::{Energy, Meter};
 use report::{Report, Speed, Tree};
@@ -34,14 +34,13 @@ const TREES: usize = 8;
 
 /// Runs the command.
 pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
-    ensure!(args.prefill_chunk > 0, "--prefill-chunk must be at least 1");
     let lengths = args.pp.iter().chain(&args.tg).chain(&args.rows);
     ensure!(
         lengths.min() != Some(&0),
         "a length of --pp, --tg or --rows must be at least 1"
     );
     let file = session::open(args.model.model.as_deref())?;
-    let options = options(args, &file);
+    let options = options(args, &file)?;
     let (mut whole, mut split);
     let mut meter = None;
     let (model, device, bandwidth) = if args.split.target_devices.is_empty() {
@@ -105,7 +104,7 @@ pub(super) fn run(args: &BenchArgs, log: &str) -> Result<()> {
 }
 
 /// Sizes to load the model with: room for the context asked for, and for the longest run.
-fn options(args: &BenchArgs, file: &GgufFile) -> LoadOptions {
+fn options(args: &BenchArgs, file: &GgufFile) -> Result<LoadOptions> {
     let most = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
     let trees = WARM_UP + args.repetitions * TREES;
     let of_trees = match most(&args.rows) {
@@ -114,12 +113,13 @@ fn options(args: &BenchArgs, file: &GgufFile) -> LoadOptions {
     };
     let after_depth = most(&args.depth) + most(&args.tg).max(of_trees);
     let context = context_length(file, args.model.ctx_size);
-    LoadOptions {
+    let devices = stages::target_config(&args.model, &args.split).stage_devices()?;
+    Ok(LoadOptions {
         max_tokens: context.max(most(&args.pp)).max(after_depth),
         max_sequences: 2,
-        max_batch_rows: args.prefill_chunk.max(most(&args.rows)),
+        max_batch_rows: prefill_chunk(args.prefill_chunk, &devices).max(most(&args.rows)),
         kv_type: Some(args.model.cache_types.of(file)),
-    }
+    })
 }
 
 /// The same as settings, which stages of their own processes are started with.

@@ -105,7 +105,8 @@ pub(crate) struct TargetArgs {
     #[arg(long, env = "TANDEM_QUEUE_LEN", value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_len: Option<usize>,
-    /// Prompt tokens computed in a step; more finish a prompt sooner, fewer keep other streams quick [default: 128].
+    /// Prompt tokens computed in a step; more finish a prompt sooner, fewer keep other streams quick [default: 512 where
+    /// all layers are on GPUs, else 128].
     #[arg(long, env = "TANDEM_PREFILL_CHUNK", value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill_chunk: Option<usize>,

@@ -13,6 +13,9 @@ use service::Endpoint;
 
 /// Context where none is asked for: larger ones cost memory.
 const DEFAULT_CONTEXT_TOKENS: usize = 8192;
+/// Prompt tokens of a step where nothing is said: a GPU is at its best with many, a processor would keep others waiting for long.
+const PREFILL_CHUNK_OF_GPUS: usize = 512;
+const PREFILL_CHUNK: usize = 128;
 
 /// The table `[target-worker]` of the configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,7 +64,8 @@ pub struct Config {
     pub parallel: usize,
     /// Requests that may wait for a place; one more is answered with 429.
     pub queue_len: usize,
-    /// Prompt tokens computed in a step. More finish a prompt sooner, fewer keep the other streams quick.
+    /// Prompt tokens computed in a step. More finish a prompt sooner, fewer keep the other streams quick. 0: 512 where all layers
+    /// are on GPUs, else 128.
     pub prefill_chunk: usize,
     /// Prefixes that are kept for prompts that begin in the same way; 0: none. Fewer, where `prefix_cache_mib` has no room for the
     /// recurrent states of so many. No answer depends on it.
@@ -108,7 +112,7 @@ impl Default for Config {
             decode_path: DecodePath::Auto.to_string(),
             parallel: 8,
             queue_len: 64,
-            prefill_chunk: 128,
+            prefill_chunk: 0,
             prefix_cache_slots: 32,
             prefix_cache_mib: 1024,
             kv_cache_dir: None,
@@ -132,7 +136,6 @@ impl Config {
         for (key, value) in [
             ("parallel", self.parallel),
             ("queue-len", self.queue_len),
-            ("prefill-chunk", self.prefill_chunk),
             ("kv-cache-budget", self.kv_cache_budget),
         ] {
             ensure!(value > 0, "{key} is 0, expected at least 1");
@@ -199,13 +202,13 @@ impl Config {
     /// Sizes of the engine.
     ///
     /// # Errors
-    /// As [`Config::speculation`]; no model can be read from the file.
+    /// As [`Config::speculation`]; a name that no device has; no model can be read from the file.
     pub fn sizes(&self, file: &GgufFile) -> Result<EngineConfig> {
         Ok(EngineConfig {
             max_sequences: self.parallel,
             queue_len: self.queue_len,
             context_length: context_length(file, self.ctx_size),
-            prefill_chunk_tokens: self.prefill_chunk,
+            prefill_chunk_tokens: prefill_chunk(self.prefill_chunk, &self.stage_devices()?),
             speculation: self.speculation()?,
             prefix_cache: self.prefix_cache(file)?,
             verify_lossless: self.verify_lossless,
@@ -229,6 +232,17 @@ impl Config {
     }
 }
 
+/// Prompt tokens computed in a step of a target on these devices: `asked`, or what suits them where that is 0.
+#[must_use]
+pub fn prefill_chunk(asked: usize, devices: &[DeviceName]) -> usize {
+    let is_gpu = |device: &DeviceName| matches!(device, DeviceName::Cuda(_) | DeviceName::Hip(_));
+    match asked {
+        0 if devices.iter().all(is_gpu) => PREFILL_CHUNK_OF_GPUS,
+        0 => PREFILL_CHUNK,
+        asked => asked,
+    }
+}
+
 /// Tokens of context for a model, where `asked` (0: no wish) are asked for.
 #[must_use]
 pub fn context_length(file: &GgufFile, asked: usize) -> usize {
@@ -244,4 +258,24 @@ pub fn context_length(file: &GgufFile, asked: usize) -> usize {
             .unwrap_or(usize::MAX)
             .min(DEFAULT_CONTEXT_TOKENS)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels::DeviceName::{Cpu, Cuda, Hip};
+
+    use super::prefill_chunk;
+
+    #[test]
+    fn prompts_go_in_larger_pieces_where_all_layers_are_on_gpus() {
+        for (devices, expected) in [
+            (vec![Cuda(0)], 512),
+            (vec![Cuda(1), Hip(0)], 512),
+            (vec![Cpu], 128),
+            (vec![Cuda(0), Cpu], 128),
+        ] {
+            assert_eq!(prefill_chunk(0, &devices), expected, "{devices:?}");
+            assert_eq!(prefill_chunk(64, &devices), 64, "{devices:?}");
+        }
+    }
 }

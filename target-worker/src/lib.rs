@@ -17,7 +17,7 @@ mod split;
 mod stage;
 mod watch;
 
-pub use config::{Config, context_length};
+pub use config::{Config, context_length, prefill_chunk};
 pub use earlier::attach_earlier;
 pub use load::{LoadedStage, devices, load_stage, transport_between};
 pub use role::run;

@@ -3,11 +3,16 @@
 // Each stage has two barriers: one counts what arrives, the other the warps that have read it. Only where HAS_RINGS.
 // COPIES_BY_LANES: a stage's copies are those of a warp's lanes, 16 bytes each (sm_80 on); else one thread asks for many bytes
 // (sm_90 on).
+// ALL_LANES_ARRIVE: each lane says itself that it has read a stage, in place of one for its warp. Slower, and for racecheck alone, which
+// does not see that the one has waited for the others.
 #pragma once
 #include "arch.h"
 
 #ifndef COPIES_BY_LANES
 #define COPIES_BY_LANES 0
+#endif
+#ifndef ALL_LANES_ARRIVE
+#define ALL_LANES_ARRIVE 0
 #endif
 #if ON_HOST || (ON_CUDA && __CUDA_ARCH__ >= (COPIES_BY_LANES ? 800 : 900))
 #define HAS_RINGS 1
@@ -39,6 +44,7 @@ template <u32 PLACES> struct Ring {
     static constexpr u32 BARRIER_BYTES = 16 * PLACES;
     // What a stage waits for besides bytes: who says how many they are or, by lanes, that they are asked for, and then each lane's.
     static constexpr u32 FILLERS = COPIES_BY_LANES ? 1 + LANES : 1;
+    static constexpr u32 ARRIVING = ALL_LANES_ARRIVE ? LANES : 1;
     // The stage that comes next, and the parity of how often it has come.
     u32 slot, turn;
     // `full` ones, and then as many `free` ones.
@@ -55,7 +61,7 @@ template <u32 PLACES> struct Ring {
         if (thread_index() == 0)
             for (u32 i = 0; i < PLACES; i++) {
                 begin(i, FILLERS);
-                begin(PLACES + i, readers);
+                begin(PLACES + i, readers * ARRIVING);
             }
         begun();
         sync_threads();
@@ -110,7 +116,7 @@ template <u32 PLACES> struct Ring {
     DEVICE_MEMBER void has_read() { sync_warp(); }
     DEVICE_MEMBER void release() {
         has_read();
-        if (thread_index() % LANES == 0) change(PLACES + slot, 0, 1, readers);
+        if (thread_index() % LANES < ARRIVING) change(PLACES + slot, 0, 1, readers * ARRIVING);
     }
 #else
     static DEVICE_MEMBER u32 barriers_at(u8* at) { return shared_place(at); }
@@ -167,7 +173,8 @@ template <u32 PLACES> struct Ring {
     // The same, for the warp that fills it.
     DEVICE_MEMBER void release() {
         has_read();
-        if (thread_index() % LANES == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(PLACES + slot)) : "memory");
+        if (thread_index() % LANES < ARRIVING)
+            asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(PLACES + slot)) : "memory");
     }
 #endif
 };

@@ -53,6 +53,8 @@ pub(crate) struct Nvrtc {
     log: OfProgram<*mut c_char>,
     num_archs: unsafe extern "C" fn(*mut c_int) -> c_int,
     archs: unsafe extern "C" fn(*mut c_int) -> c_int,
+    /// What it is asked besides `OPTIONS`.
+    more_options: Vec<String>,
     /// The functions above are in it.
     _library: Library,
 }
@@ -102,6 +104,7 @@ impl Nvrtc {
             log: call!("nvrtcGetProgramLog"),
             num_archs: call!("nvrtcGetNumSupportedArchs"),
             archs: call!("nvrtcGetSupportedArchs"),
+            more_options: places::nvrtc_options(),
             _library: library,
         })
     }
@@ -116,7 +119,12 @@ impl Nvrtc {
 
     /// Version and options: what decides about the code besides the source.
     pub(crate) fn identity(&self) -> String {
-        format!("{} {}", self.version(), OPTIONS.join(" "))
+        let mut identity = format!("{} {}", self.version(), OPTIONS.join(" "));
+        for option in &self.more_options {
+            identity.push(' ');
+            identity.push_str(option);
+        }
+        identity
     }
 
     /// Whether it knows a chip.
@@ -157,7 +165,9 @@ impl Nvrtc {
         let options: Vec<CString> = OPTIONS
             .iter()
             .chain(more)
-            .map(|option| c(option))
+            .copied()
+            .chain(self.more_options.iter().map(String::as_str))
+            .map(c)
             .chain([c(&format!("--gpu-architecture={arch}"))])
             .chain(defines.map(|(name, value)| c(&format!("-D{name}={value}"))))
             .collect::<Result<_, _>>()?;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 /// Variable that names the library of NVRTC.
 pub(crate) const NVRTC: &str = "TANDEM_NVRTC";
+/// Variable with more options for NVRTC, such as `-lineinfo` for a profiler; kernels that were compiled with others are others.
+pub(crate) const NVRTC_OPTIONS: &str = "TANDEM_NVRTC_OPTIONS";
 /// Variable that names the folder of compiled kernels.
 pub(crate) const KERNEL_CACHE: &str = "TANDEM_KERNEL_CACHE";
 /// Variable that names a folder of compiled kernels that is only looked into, such as one of a container image.
@@ -20,6 +22,12 @@ fn named(variable: &str) -> Option<PathBuf> {
 /// The library asked for.
 pub(crate) fn nvrtc() -> Option<PathBuf> {
     named(NVRTC)
+}
+
+/// More options for it; of a value that is no text, none.
+pub(crate) fn nvrtc_options() -> Vec<String> {
+    let options = std::env::var(NVRTC_OPTIONS).unwrap_or_default();
+    options.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Folders of toolkits and of Python's packages.

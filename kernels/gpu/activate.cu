@@ -16,8 +16,9 @@ struct ActivateArgs {
     Activations to;
     u32 cols;
     float eps;
-    // by256 in core matrices.
-    u32 in_cores;
+    Layout layout;
+    // Of all rows, where their blocks for the same inputs come one after another; else 0.
+    u32 column_tiles;
 };
 
 KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
@@ -51,10 +52,10 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
         load_block(x, block, v);
     }
     if (256 * block >= cols) return;
-    u64 tile = row / COLUMNS, units = (cols + 63) / 64;
+    u64 tile = row / COLUMNS, blocks = args.column_tiles ? 1 : cols / 256, units = args.column_tiles ? 1 : (cols + 63) / 64;
     Activations to = args.to;
-    if (to.by256) to.by256 += tile * (cols / 256) * BYTES_256;
+    if (to.by256) to.by256 += tile * blocks * BYTES_256;
     if (to.by32) to.by32 += tile * units * BYTES_32;
-    if (to.floats) to.floats += tile * units * BYTES_FLOAT;
-    put_forms(to, row % COLUMNS, cols, block, args.in_cores != 0, v);
+    if (to.floats) to.floats += tile * units * args.layout.terms * TERM_BYTES;
+    put_forms(to, row % COLUMNS, cols, block, args.layout, v);
 }

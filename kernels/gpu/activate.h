@@ -86,26 +86,33 @@ DEVICE void put_quants(u8* unit, u32 column, const u32 (&words)[2]) {
 // The same of a warp's 256, and its lane's sum of 16, in core matrices.
 DEVICE void put_in_cores(u8* at, u32 column, const u32 (&words)[2], i32 sum) {
     u32 lane = lane_index(), place = lane / 2;
-    u32* to = reinterpret_cast<u32*>(at + 128 * place + 16 * column + 8 * (lane % 2));
-    to[0] = words[0];
-    to[1] = words[1];
+    *reinterpret_cast<Vec2u*>(at + 128 * place + 16 * column + 8 * (lane % 2)) = Vec2u{words[0], words[1]};
     u8* sums = at + SUMS_256 + 128 * (place % 4 / 2) + 16 * column + 4 * (place / 4) + 2 * (place % 2);
     if (lane % 2 == 0) *reinterpret_cast<u16*>(sums) = f32_to_f16((float)sum);
 }
 
+// How the blocks of a call's activations stand.
+struct Layout {
+    // From a block to that of the next inputs, in blocks.
+    u32 apart;
+    // Of floats.
+    u32 terms;
+    u32 in_cores;
+};
+
 // The forms that are asked for of a warp's 256 inputs from `256 block` on. `to`: where the row's column tile begins.
-DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, bool in_cores, float (&v)[OWN]) {
+DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, const Layout& layout, float (&v)[OWN]) {
     u32 lane = lane_index();
     float magnitude = 0.0f;
     for (u32 i = 0; i < OWN; i++) magnitude = larger_magnitude(magnitude, v[i]);
     u32 words[2];
     // Only rows of whole quant blocks have a form in int8, so warps are whole in the one, and groups of four lanes in the other.
     if (to.by256) {
-        u8* at = to.by256 + block * BYTES_256;
+        u8* at = to.by256 + (u64)block * layout.apart * BYTES_256;
         float amax = largest(magnitude, 32);
         i32 sum = quantise(v, amax, words);
         sum += shuffle_xor(sum, 1);
-        if (in_cores) {
+        if (layout.in_cores) {
             put_in_cores(at, column, words, sum);
         } else {
             put_quants(at + UNIT_BYTES * (lane / 8), column, words);
@@ -119,7 +126,7 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, bo
     }
     u32 units = (cols + 63) / 64, unit = 4 * block + lane / 8;
     if (to.by32) {
-        u8* at = to.by32 + unit * BYTES_32;
+        u8* at = to.by32 + (u64)unit * layout.apart * BYTES_32;
         float amax = largest(magnitude, 4);
         i32 sum = quantise(v, amax, words);
         sum += shuffle_xor(sum, 1);
@@ -136,16 +143,24 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, bo
     }
     if (to.floats && unit < units) {
         u32 place = lane % 8, step = place / 2, half = place % 2;
-        u8* at = to.floats + unit * BYTES_FLOAT + UNIT_BYTES * (step / 2) + 64 * column + 8 * (step % 2) + 4 * half;
-        for (u32 term = 0; term < FLOAT_TERMS; term++)
+        u8* at = to.floats + (u64)unit * layout.apart * layout.terms * TERM_BYTES;
+        for (u32 term = 0; term < layout.terms; term++, at += TERM_BYTES) {
+            u32 terms[4];
             for (u32 t = 0; t < 4; t++) {
-                u32 word = 0;
+                terms[t] = 0;
                 for (u32 i = 0; i < 2; i++) {
-                    u32 bits = f32_to_bits(v[2 * t + i]) & 0xffff0000u;
+                    // The second one is rounded: it may be the last.
+                    u32 bits = (f32_to_bits(v[2 * t + i]) + (term == 1 ? 0x8000u : 0u)) & 0xffff0000u;
                     v[2 * t + i] -= bits_to_f32(bits);
-                    word |= bits >> (16 * (1 - i));
+                    terms[t] |= bits >> (16 * (1 - i));
                 }
-                *reinterpret_cast<u32*>(at + TERM_BYTES * term + 16 * t) = word;
             }
+            if (layout.in_cores) {
+                *reinterpret_cast<Vec4u*>(at + 128 * place + 16 * column) = Vec4u{terms[0], terms[1], terms[2], terms[3]};
+            } else {
+                u32* words = reinterpret_cast<u32*>(at + UNIT_BYTES * (step / 2) + 64 * column + 8 * (step % 2) + 4 * half);
+                for (u32 t = 0; t < 4; t++) words[4 * t] = terms[t];
+            }
+        }
     }
 }

@@ -1,13 +1,14 @@
 // What products read: rows of activations as eight columns of fragments B (mma.h) at a time, in up to three forms.
 //
-// For every 8 rows (a column tile) and every 256 or 64 inputs, ascending, a block of bytes:
+// For every 8 rows (a column tile) and every 256 or 64 inputs a block of bytes:
 //   by256   4 units of quants, sums of 16 quants (per lane 4 low parts of 7 bits, then 4 high parts), 8 scales
 //   by32    a unit of quants, 2 x 8 scales, 2 x 8 products of scale and sum
-//   floats  three bf16 terms whose sum is the value, each 4 steps of 16 inputs
+//   floats  two or three bf16 terms, each 4 steps of 16 inputs: three are the value, two are good to 2^-17 of it
 // A unit (64 inputs) of quants has for each lane 16 bytes: b[0] and b[1] of inputs 0.., then of inputs 32... A term has for
 // each lane 16 bytes of steps 0 and 1, then for all lanes those of steps 2 and 3.
-// For products by groups of warps, by256 has its bytes in core matrices (warpgroup.h) instead: quants with inputs ascending,
+// For products by groups of warps, by256 and the terms of floats have their bytes in core matrices (warpgroup.h) instead: inputs ascending,
 // and sums as f16, the four of a lane in the order of a[0] and a[2] of 16 bits (mma.h).
+// Inputs ascend from block to block, and then come the next 8 rows; for matmul_fed.cu the blocks of all rows for the same inputs come first.
 // KEPT: of the 8, only the first so many are there, in as much less room.
 #pragma once
 #include "arch.h"
@@ -20,7 +21,7 @@ constexpr u32 COLUMNS = 8;
 constexpr u32 UNIT_BYTES = 64 * KEPT;
 constexpr u32 SUMS_256 = 4 * UNIT_BYTES, SCALES_256 = SUMS_256 + 32 * KEPT, BYTES_256 = (SCALES_256 + 4 * KEPT + 15) / 16 * 16;
 constexpr u32 SCALES_32 = UNIT_BYTES, TOTALS_32 = SCALES_32 + 8 * KEPT, BYTES_32 = TOTALS_32 + 8 * KEPT;
-constexpr u32 TERM_BYTES = 2 * UNIT_BYTES, FLOAT_TERMS = 3, BYTES_FLOAT = FLOAT_TERMS * TERM_BYTES;
+constexpr u32 TERM_BYTES = 2 * UNIT_BYTES;
 
 // Null where no product of the call reads a form.
 struct Activations {

@@ -19,6 +19,9 @@ struct alignas(16) Vec4u {
 struct alignas(16) Vec4f {
     float x, y, z, w;
 };
+struct alignas(8) Vec2u {
+    u32 x, y;
+};
 struct alignas(8) Vec2f {
     float x, y;
 };

@@ -33,10 +33,6 @@ constexpr u32 Q_PITCH = HEAD_DIM * 4 + 32, Q_LOW = HEAD_DIM * 2;
 constexpr u32 WEIGHT_PITCH = SPLIT * 4 + 32, WEIGHT_LOW = SPLIT * 2;
 static_assert(COLUMNS >= GROUP && HEAD_DIM % 16 == 0, "head sizes");
 
-struct Vec2u {
-    u32 x, y;
-};
-
 DEVICE Vec2u load_pair(const u8* from) {
     Vec2f words = *reinterpret_cast<const Vec2f*>(from);
     return {f32_to_bits(words.x), f32_to_bits(words.y)};

@@ -1,6 +1,6 @@
-// What `multiply_by256` of products.h computes, to the bit, by the groups of warpgroup.h.
+// What `multiply_by256` and `multiply_floats` of products.h compute, to the bit, by the groups of warpgroup.h; of floats, weights of 16 bits.
 //
-// A weight times its sub-scale is split in two bytes, so that all 256 inputs add up in two integers and nothing is left to do
+// A weight of quants times its sub-scale is split in two bytes, so that all 256 inputs add up in two integers and nothing is left to do
 // for a group of inputs: where both are unsigned and small, the sub-scale's lowest three bits and the others make two
 // products of a byte; else the product of 16 bits is cut in two.
 #pragma once
@@ -39,11 +39,46 @@ template <u32 T> struct Planes {
     }
 };
 
-// `stride`: from one column tile to the next.
-template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, u32 stride, Sums& acc) {
+template <u32 T> DEVICE void multiply_grouped_floats(const u8* tile, const Columns& x, Sums& acc) {
+    constexpr u32 TERMS = weight_terms(T), READ = read_terms(T);
+    static_assert(READ == 2, "registers for the sums of two terms");
+    u32 a[4][TERMS][4];
+    load_terms<T>(tile, a);
+#pragma unroll
+    for (u32 step = 0; step < 4; step++)
+#pragma unroll
+        for (u32 term = 0; term < TERMS; term++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) settle(a[step][term][i]);
+    float sums[READ][COLUMN_TILES][4];
+    GroupColumns columns = columns_of_group(x.at, (u32)x.stride);
+    begin_group();
+    // Each product of a term waits for the one before: those of the two go by turns.
+#pragma unroll
+    for (u32 i = 0; i < 4 * TERMS; i++)
+#pragma unroll
+        for (u32 of_x = 0; of_x < READ; of_x++) {
+            u32 step = i % 4, term = TERMS - 1 - i / 4;
+            GroupColumns b = further(columns, TERM_BYTES * of_x + 2 * CORE_BYTES * step);
+            if (i == 0) group_mma_bf16<true>(sums[of_x], a[step][term], b);
+            else group_mma_bf16<false>(sums[of_x], a[step][term], b);
+        }
+    end_group();
+    wait_groups<0>();
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            settle(sums[0][ct][i]);
+            settle(sums[1][ct][i]);
+            acc[ct][i] += sums[1][ct][i] + sums[0][ct][i];
+        }
+}
+
+template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Columns& x, Sums& acc) {
     i32 low[COLUMN_TILES][4], high[COLUMN_TILES][4];
     Scales<T> scales(tile);
-    GroupColumns columns = columns_of_group(x.at, stride);
+    GroupColumns columns = columns_of_group(x.at, (u32)x.stride);
 #pragma unroll
     for (u32 part = 0; part < 2; part++) {
         Part<T> quants(tile, part);
@@ -112,4 +147,9 @@ template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, 
             acc[ct][i] = fused_multiply_add(scale[i % 2], totals[ct][i], acc[ct][i]);
         }
     }
+}
+
+template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, Sums& acc) {
+    if constexpr (is_float(T)) multiply_grouped_floats<T>(tile, x, acc);
+    else multiply_grouped_by256<T>(tile, x, acc);
 }

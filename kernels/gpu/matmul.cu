@@ -229,7 +229,7 @@ DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, c
                 load_block(gamma, first + i * WARPS, factors);
                 norm(v[i], inverse, factors);
             }
-            put_forms(to, 0, args.cols, first + i * WARPS, false, v[i]);
+            put_forms(to, 0, args.cols, first + i * WARPS, {1, FORM_TERMS, 0}, v[i]);
         }
     }
 }

@@ -2,7 +2,7 @@
 //
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
 // unit to the next, and nobody else waits for anybody but where two warps' sums make outputs (PAIRED).
-// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs, and every four warps multiply together, as grouped.h has it. PAIRED:
+// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs or all floats of 16 bits, and every four warps multiply together, as grouped.h has it. PAIRED:
 // gate and up at once, of one type and without splits.
 #ifndef TYPES
 #define TYPES (1 << 12)
@@ -16,6 +16,8 @@
 #define COLUMN_WARPS 1
 #define AT_ONCE COLUMN_TILES
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4 || GROUPED)
+// Groups of floats have the registers for it.
+#define HOLDS_SUMS (GROUPED && (TYPES & ~(1 << F16 | 1 << BF16)) == 0)
 #include "ring.h"
 #include "wide.h"
 #if GROUPED
@@ -32,11 +34,12 @@ constexpr u32 FIRST_REGISTERS = 65536 / RESIDENT / (THREADS + FEEDERS) / 8 * 8;
 constexpr u32 REGISTERS = smaller(240u, (FIRST_REGISTERS * (THREADS + FEEDERS) - FEEDER_REGISTERS * FEEDERS) / THREADS / 8 * 8);
 constexpr bool ARE_GIVEN = ROW_WARPS % 4 == 0 && FIRST_REGISTERS < REGISTERS;
 
-// How weights and columns lie in a stage: tiles of 256 inputs, of 64 where columns take much room.
+// How weights and columns lie in a stage: tiles of 256 inputs, of 128 where columns take much room.
 template <u32 T> struct Stage {
-    static constexpr u32 COLS = tile_cols(T), STEP = is_float(T) ? 1 : 256 / COLS;
-    static constexpr u32 ROW_BYTES = STEP * tile_bytes(T), COLUMN_BYTES = STEP * form_bytes(T);
-    static constexpr u32 COLUMNS_AT = ROW_WARPS * ROW_BYTES, BYTES = COLUMNS_AT + COLUMN_TILES * COLUMN_BYTES;
+    static constexpr u32 COLS = tile_cols(T), STEP = (is_float(T) ? 128 : 256) / COLS;
+    // Of a warp's rows, and of all columns for the inputs of a tile.
+    static constexpr u32 ROW_BYTES = STEP * tile_bytes(T), COLUMN_BYTES = COLUMN_TILES * form_bytes(T);
+    static constexpr u32 COLUMNS_AT = ROW_WARPS * ROW_BYTES, BYTES = COLUMNS_AT + STEP * COLUMN_BYTES;
 };
 template <u32 T> constexpr u32 largest_stage() {
     if constexpr (T == 32) return 0;
@@ -55,19 +58,20 @@ template <u32 T> struct Range {
     }
 };
 
-// By the warp that feeds the others: one matrix of a unit of work. Each lane copies a tile of rows and one of columns.
+// By the warp that feeds the others: one matrix of a unit of work. Each lane copies a warp's rows, or all columns for a tile's inputs.
 struct Feed {
     template <u32 T> static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, u8* stages) {
         using S = Stage<T>;
         u32 slices = SLICES / args.splits, lane = lane_index();
         Range<T> range(args, unit.split * slices, slices);
         u32 row_tiles = smaller(ROW_TILES, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS), tile = lane % ROW_TILES;
-        bool has_rows = lane < ROW_WARPS && tile < row_tiles, has_columns = lane < COLUMN_TILES;
+        bool has_rows = lane < ROW_WARPS && tile < row_tiles, has_columns = lane < S::STEP;
         const u8* rows = unit.weights[PAIRED ? lane / ROW_TILES % 2 : matrix];
         rows += ((u64)(unit.first_row / TILE_ROWS + tile) * range.tiles + range.from) * tile_bytes(T);
-        const u8* columns = form_of<T>(args.x) + ((u64)(unit.column_block * COLUMN_TILES + lane) * range.tiles + range.from) * form_bytes(T);
+        u64 all_columns = (u64)args.column_blocks * S::COLUMN_BYTES;
+        const u8* columns = form_of<T>(args.x) + (range.from + lane) * all_columns + unit.column_block * S::COLUMN_BYTES;
         auto begin = [&](u32 stage, u32 count) {
-            if (lane == 0) ring.expect(stage, count * ((PAIRED ? 2 : 1) * row_tiles * tile_bytes(T) + COLUMN_TILES * form_bytes(T)));
+            if (lane == 0) ring.expect(stage, count * ((PAIRED ? 2 : 1) * row_tiles * tile_bytes(T) + S::COLUMN_BYTES));
             sync_warp();
             if (has_rows) ring.copy(stage, stages + stage * STAGE_BYTES + lane * S::ROW_BYTES, rows, count * tile_bytes(T));
             rows += S::ROW_BYTES;
@@ -88,8 +92,8 @@ struct Feed {
                 begin(ring.slot, count);
             }
             u8* to = stages + ring.slot * STAGE_BYTES + S::COLUMNS_AT + lane * S::COLUMN_BYTES;
-            if (has_columns) ring.copy(ring.slot, to, columns, count * form_bytes(T));
-            columns += S::COLUMN_BYTES;
+            if (has_columns && lane < count) ring.copy(ring.slot, to, columns, S::COLUMN_BYTES);
+            columns += S::STEP * all_columns;
             ring.next();
         }
     }
@@ -101,6 +105,7 @@ struct Multiply {
     static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, const u8* stages, u8* sums, Sums& acc) {
         using S = Stage<T>;
         u32 slices = SLICES / args.splits, first = unit.split * slices;
+        Sums held = {};
 #pragma unroll 1
         for (u32 s = 0; s < slices; s++) {
             Range<T> range(args, first + s, 1);
@@ -114,21 +119,32 @@ struct Multiply {
                 // The compiler knows it for the same in all lanes so.
                 const u8* stage = stages + shuffle(ring.slot, 0) * STAGE_BYTES;
                 const u8* weights = stage + warp_index() * S::ROW_BYTES;
-                Columns columns = {stage + S::COLUMNS_AT, S::COLUMN_BYTES, COLUMNS};
-#if GROUPED
-                multiply_grouped<T>(weights, columns, S::COLUMN_BYTES, acc);
-#else
+                Columns columns = {stage + S::COLUMNS_AT, form_bytes(T), COLUMNS};
 #pragma unroll 1
                 for (u32 i = 0; i < smaller(S::STEP, range.to - k); i++) {
+#if GROUPED
+                    multiply_grouped<T>(weights + i * tile_bytes(T), columns, acc);
+#else
                     multiply_tile<T>(weights + i * tile_bytes(T), columns, acc);
-                    columns.at += form_bytes(T);
-                }
 #endif
+                    columns.at += S::COLUMN_BYTES;
+                }
                 ring.release();
                 ring.next();
             }
             // A binary counter.
             u32 level = 0;
+            if constexpr (HOLDS_SUMS) {
+                level = s % 2;
+#pragma unroll
+                for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++) {
+                        if (level == 0) held[ct][i] = acc[ct][i];
+                        else acc[ct][i] = held[ct][i] + acc[ct][i];
+                    }
+                if (level == 0) continue;
+            }
 #pragma unroll 1
             for (; s >> level & 1; level++) add_sums(waiting(args, unit, sums, level), acc);
             if (s + 1 < slices) store_sums(waiting(args, unit, sums, level), acc);
@@ -199,7 +215,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
                 visit_type<Multiply>(unit.types[m], args, unit, m, ring, stages, sums, acc);
                 if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
             }
-            put_out(args, unit, sums, acc);
+            put_out(args, unit, acc);
 #endif
         }
     }

@@ -13,6 +13,7 @@
 #define AT_ONCE COLUMN_TILES
 #define PAIRED 0
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4)
+#define HOLDS_SUMS 0
 #include "wide.h"
 
 // Where the weights and columns of a unit of work lie, and how they pass through a stage.
@@ -154,6 +155,6 @@ KERNEL_AHEAD(matmul_wide, WideArgs, THREADS, RESIDENT) {
             visit_type<Multiply>(unit.types[m], args, unit, m, shared, acc);
             if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
         }
-        put_out(args, unit, shared, acc);
+        put_out(args, unit, acc);
     }
 }

@@ -275,41 +275,50 @@ DEVICE u32 take_term(float& low, float& high) {
     return a >> 16 | b;
 }
 
-// Weights as one, two or three bf16 terms, exactly, times the three of the activations. In a unit each term of the activations has
+// Terms of weights, and those of the activations that they are multiplied with.
+constexpr u32 weight_terms(u32 type) { return type == BF16 ? 1 : type == F16 ? 2 : 3; }
+constexpr u32 read_terms(u32 type) { return type == F32 ? 3 : 2; }
+// Terms that activations are there in.
+constexpr u32 FORM_TERMS = (TYPES >> F32 & 1) != 0 ? read_terms(F32) : read_terms(BF16), BYTES_FLOAT = FORM_TERMS * TERM_BYTES;
+
+// The terms of a tile's steps, the largest first.
+template <u32 T> DEVICE void load_terms(const u8* tile, u32 (&a)[4][weight_terms(T)][4]) {
+    Part<T> floats(tile, 0);
+#pragma unroll
+    for (u32 step = 0; step < 4; step++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const Vec4u& v = floats.main[T == F32 ? 2 * step + i / 2 : step];
+            u32 w[4] = {v.x, v.y, v.z, v.w};
+            if constexpr (T == BF16) {
+                a[step][0][i] = w[i];
+            } else {
+                float low, high;
+                if constexpr (T == F16) {
+                    low = f16_to_f32((u16)w[i]);
+                    high = f16_to_f32((u16)(w[i] >> 16));
+                } else {
+                    low = bits_to_f32(w[2 * (i % 2)]);
+                    high = bits_to_f32(w[2 * (i % 2) + 1]);
+                }
+#pragma unroll
+                for (u32 term = 0; term < weight_terms(T); term++) a[step][term][i] = take_term(low, high);
+            }
+        }
+}
+
+// Weights as one, two or three bf16 terms, exactly, times two of the activations, of f32 weights all three. In a unit each term of the activations has
 // sums of its own, the smallest terms of the weights first; the three add up, the smallest first, and then to `acc`: the matrix unit
 // truncates, and this way it does so at sums of 64. One row alone has its terms in columns side by side. Of COUNT tiles of
 // neighbouring inputs, whose products go by turns: each of a unit's waits for the one before.
 template <u32 T, u32 COUNT> DEVICE void multiply_floats(const u8* const (&tiles)[COUNT], const Columns& x, Sums& acc) {
-    constexpr u32 TERMS = T == BF16 ? 1 : T == F16 ? 2 : 3;
+    constexpr u32 TERMS = weight_terms(T), READ = read_terms(T);
     u32 a[COUNT][4][TERMS][4];
 #pragma unroll
-    for (u32 n = 0; n < COUNT; n++) {
-        Part<T> floats(tiles[n], 0);
-#pragma unroll
-        for (u32 step = 0; step < 4; step++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                const Vec4u& v = floats.main[T == F32 ? 2 * step + i / 2 : step];
-                u32 w[4] = {v.x, v.y, v.z, v.w};
-                if constexpr (T == BF16) {
-                    a[n][step][0][i] = w[i];
-                } else {
-                    float low, high;
-                    if constexpr (T == F16) {
-                        low = f16_to_f32((u16)w[i]);
-                        high = f16_to_f32((u16)(w[i] >> 16));
-                    } else {
-                        low = bits_to_f32(w[2 * (i % 2)]);
-                        high = bits_to_f32(w[2 * (i % 2) + 1]);
-                    }
-#pragma unroll
-                    for (u32 term = 0; term < TERMS; term++) a[n][step][term][i] = take_term(low, high);
-                }
-            }
-    }
+    for (u32 n = 0; n < COUNT; n++) load_terms<T>(tiles[n], a[n]);
     if constexpr (KEPT == 1) {
         u32 lane = lane_index();
-        const u8* at = x.at + TERM_BYTES * smaller(lane / 4, FLOAT_TERMS - 1) + 16 * (lane % 4);
+        const u8* at = x.at + TERM_BYTES * smaller(lane / 4, READ - 1) + 16 * (lane % 4);
         float sums[COUNT][4] = {};
 #pragma unroll
         for (u32 term = TERMS; term-- > 0;)
@@ -327,32 +336,36 @@ template <u32 T, u32 COUNT> DEVICE void multiply_floats(const u8* const (&tiles)
         for (u32 n = 0; n < COUNT; n++)
 #pragma unroll
             for (u32 i = 0; i < 4; i += 2) {
+                float sum = sums[n][i + 1];
                 // The third column is the next lane's first.
-                float third = shuffle(sums[n][i], (lane + 1) % LANES);
-                acc[0][i] += third + sums[n][i + 1] + sums[n][i];
+                if constexpr (READ == 3) sum = shuffle(sums[n][i], (lane + 1) % LANES) + sum;
+                acc[0][i] += sum + sums[n][i];
             }
     } else {
 #pragma unroll
         for (u32 n = 0; n < COUNT; n++)
 #pragma unroll
             for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
-                float sums[FLOAT_TERMS][4] = {};
+                float sums[READ][4] = {};
 #pragma unroll
                 for (u32 term = TERMS; term-- > 0;)
 #pragma unroll
                     for (u32 two = 0; two < 2; two++)
 #pragma unroll
-                        for (u32 of_x = 0; of_x < FLOAT_TERMS; of_x++) {
+                        for (u32 of_x = 0; of_x < READ; of_x++) {
                             Vec4u b = x.unit(ct, n * BYTES_FLOAT + TERM_BYTES * of_x + UNIT_BYTES * two);
                             mma_bf16(sums[of_x], a[n][2 * two][term], b.x, b.y);
                             mma_bf16(sums[of_x], a[n][2 * two + 1][term], b.z, b.w);
                         }
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) acc[ct][i] += sums[2][i] + sums[1][i] + sums[0][i];
+                for (u32 i = 0; i < 4; i++) {
+                    float sum = sums[READ - 1][i];
+                    if constexpr (READ == 3) sum += sums[1][i];
+                    acc[ct][i] += sum + sums[0][i];
+                }
             }
     }
 }
-static_assert(FLOAT_TERMS == 3, "terms of activations");
 
 // The first tile of a slice, of tiles of which 256 inputs have one or four.
 DEVICE u32 slice_start(u32 slice, u32 cols, u32 tiles_of_256, u32 tiles) {

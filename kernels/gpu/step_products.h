@@ -137,7 +137,7 @@ DEVICE Activations put_row(const Context& step, const Product& product, float* s
             if (block != warp) load_block(gamma, block, factors);
             norm(v, inverse, factors);
         }
-        put_forms(to, 0, cols, block, false, v);
+        put_forms(to, 0, cols, block, {1, FORM_TERMS, 0}, v);
         // They are used up.
         last = NONE;
     }

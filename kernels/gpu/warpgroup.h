@@ -101,6 +101,10 @@ template <bool FIRST, bool SIGNED, u32 TILES> DEVICE void group_mma_8(i32 (&c)[T
 template <bool FIRST, u32 TILES> DEVICE void group_mma_f16(float (&c)[TILES][4], const u32 (&a)[4], GroupColumns b) {
     GROUP_PRODUCTS("k16.f32.f16.f16", "+f", ", 1, 1, 0");
 }
+// k = 16, bf16.
+template <bool FIRST, u32 TILES> DEVICE void group_mma_bf16(float (&c)[TILES][4], const u32 (&a)[4], GroupColumns b) {
+    GROUP_PRODUCTS("k16.f32.bf16.bf16", "+f", ", 1, 1, 0");
+}
 template <bool FIRST, u32 TILES> DEVICE void group_mma_lines(float (&c)[TILES][4], const u32 (&a)[4], GroupLines b) {
     GROUP_PRODUCTS("k16.f32.f16.f16", "+f", ", 1, 1, 1");
 }
@@ -151,6 +155,12 @@ template <bool FIRST, u32 TILES> DEVICE void group_mma_f16(float (&c)[TILES][4],
     for (u32 ct = 0; ct < TILES; ct++) {
         if (FIRST) c[ct][0] = c[ct][1] = c[ct][2] = c[ct][3] = 0.0f;
         mma_f16(c[ct], a, core_word(b.at + ct * b.stride, 0), core_word(b.at + ct * b.stride, 1));
+    }
+}
+template <bool FIRST, u32 TILES> DEVICE void group_mma_bf16(float (&c)[TILES][4], const u32 (&a)[4], GroupColumns b) {
+    for (u32 ct = 0; ct < TILES; ct++) {
+        if (FIRST) c[ct][0] = c[ct][1] = c[ct][2] = c[ct][3] = 0.0f;
+        mma_bf16(c[ct], a, core_word(b.at + ct * b.stride, 0), core_word(b.at + ct * b.stride, 1));
     }
 }
 // b of two products, for the columns of chunk `chunk` and of the next, from sixteen lines.

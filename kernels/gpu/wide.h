@@ -1,5 +1,5 @@
 // Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS,
-// COLUMN_WARPS, PAIRED and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
+// COLUMN_WARPS, PAIRED, HOLDS_SUMS and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
 //
 // A thread block takes 16 ROW_WARPS rows of W (PAIRED: half as many of each of two matrices, by the first warps and by the others),
 // 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of the inputs. A unit of work: column block, split,
@@ -54,11 +54,15 @@ struct Unit {
     u32 number;
 };
 
+// Where a split's sums wait for the others'. It has the place to itself until it is complete.
+DEVICE Vec4f* part_of(const WideArgs& args, const Unit& unit) {
+    return unit.parts + (args.splits == 1 ? 0 : unit.matrix * args.splits + unit.split) * SUM_WORDS;
+}
 // Where the sums of slices wait for their neighbours': single ones in shared memory, pairs and pairs of pairs in memory that
-// stays in L2. A part has its place to itself until it is complete.
+// stays in L2. With HOLDS_SUMS single ones are in registers and pairs in shared memory.
 DEVICE Vec4f* waiting(const WideArgs& args, const Unit& unit, u8* shared, u32 level) {
-    if (level == 0) return reinterpret_cast<Vec4f*>(shared);
-    return unit.parts + ((args.splits == 1 ? 0 : unit.matrix * args.splits + unit.split) + level - 1) * SUM_WORDS;
+    if (level == HOLDS_SUMS) return reinterpret_cast<Vec4f*>(shared);
+    return part_of(args, unit) + (level - 1) * SUM_WORDS;
 }
 
 DEVICE void store_sums(Vec4f* to, const Sums& acc) {
@@ -182,14 +186,14 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
 }
 
 // Writes the outputs of a unit whose last sums are `acc`, or puts those down for the warp that comes last.
-DEVICE void put_out(const WideArgs& args, const Unit& unit, u8* shared, Sums& acc) {
+DEVICE void put_out(const WideArgs& args, const Unit& unit, Sums& acc) {
     Sums more = {};
     bool loads = EARLY_OUTPUTS && args.matrices == 1 && args.accumulate;
     if (args.splits == 1) {
         if (args.matrices == 2) load_sums(unit.parts + 2 * SUM_WORDS, more);
         if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
     } else {
-        store_sums(waiting(args, unit, shared, 1), acc);
+        store_sums(part_of(args, unit), acc);
         // They come while the warp hears whether it is the last.
         if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
         if (!comes_last(unit.tickets + warp_index(), args.splits * args.matrices)) return;

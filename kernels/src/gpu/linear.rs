@@ -14,8 +14,8 @@ use crate::gpu::linear::narrow::Narrow;
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
 use crate::gpu::linear::work::{
-    Activations, COLUMNS, Jobs, MAX_JOBS, Product, Rows, Shape, check, gated_product, products_of,
-    types_of, work_of,
+    Activations, COLUMNS, Jobs, MAX_JOBS, Product, Rows, Shape, check, float_terms, gated_product,
+    products_of, types_of, work_of,
 };
 pub(super) use crate::gpu::linear::work::{SLICES, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
@@ -34,7 +34,10 @@ struct ActivateArgs {
     to: Activations,
     cols: u32,
     eps: f32,
+    apart: u32,
+    terms: u32,
     in_cores: u32,
+    column_tiles: u32,
 }
 
 fn activate_source() -> Source {
@@ -213,7 +216,7 @@ impl GpuDevice {
                 args.eps = norm.eps;
             }
         } else {
-            args.x = self.activate(rows, shape.columns(), cols, types, false)?;
+            args.x = self.activate(rows, shape.columns(), cols, types, None)?;
         }
         args.num_rows = rows.num_rows as u32;
         args.accumulate = u32::from(rows.accumulate);
@@ -233,7 +236,7 @@ impl GpuDevice {
         products: &[Product<'_>],
         cols: usize,
     ) -> Result<(), DeviceError> {
-        let x = self.activate(rows, shape.columns(), cols, types, shape.grouped)?;
+        let x = self.activate(rows, shape.columns(), cols, types, Some(shape))?;
         let jobs = Jobs::new(products, shape.block_rows());
         let units = shape.units(jobs.blocks as usize);
         let grid = shape.grid(units, self.facts());
@@ -261,14 +264,14 @@ impl GpuDevice {
     }
 
     /// Rows in the forms that products with `types` read, in scratch memory; `columns`: how many products read, though
-    /// what they make of more than there are is not used; `in_cores`: see gpu/activations.h.
+    /// what they make of more than there are is not used; `wide`: by such ones, which decides how they lie (gpu/activations.h).
     fn activate(
         &self,
         rows: &Rows<'_>,
         columns: usize,
         cols: usize,
         types: u32,
-        in_cores: bool,
+        wide: Option<&Wide>,
     ) -> Result<Activations, DeviceError> {
         let Rows {
             num_rows, x, norm, ..
@@ -277,7 +280,7 @@ impl GpuDevice {
         let places = [Form::By256, Form::By32, Form::Floats].map(|form| {
             dtypes(types).find(|dtype| Form::of(*dtype) == form)?;
             let place = bytes;
-            bytes += columns / COLUMNS * cols.div_ceil(form.cols()) * form.block_bytes();
+            bytes += columns / COLUMNS * cols.div_ceil(form.cols()) * form.block_bytes(types);
             bytes = bytes.next_multiple_of(256);
             Some(place)
         });
@@ -289,13 +292,18 @@ impl GpuDevice {
             by32,
             floats,
         };
+        let is_fed = wide.is_some_and(|shape| shape.fed);
+        let column_tiles = (columns / COLUMNS) as u32;
         let args = ActivateArgs {
             x: x.on_gpu().memory.ptr(),
             gamma: norm.map_or(DevicePtr::NULL, |norm| norm.gamma.on_gpu().memory.ptr()),
             to,
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
-            in_cores: u32::from(in_cores),
+            apart: if is_fed { column_tiles } else { 1 },
+            terms: float_terms(types) as u32,
+            in_cores: u32::from(wide.is_some_and(|shape| shape.grouped)),
+            column_tiles: if is_fed { column_tiles } else { 0 },
         };
         let launch = Launch {
             grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],

@@ -87,7 +87,12 @@ fn products_of_long_rows_differ_by_roundings_alone() {
         for device in devices().iter().map(AsRef::as_ref) {
             let got = product(device, &load(device, dtype, rows, cols, &bytes), &x);
             let error = relative_error(&got, &want);
-            assert!(error < 2e-6, "{dtype} on {}: {error:e}", device.name());
+            // A GPU reads 17 bits of the activations where weights have at most 11.
+            let tolerance = match dtype {
+                DType::F16 | DType::BF16 => 5e-6,
+                _ => 2e-6,
+            };
+            assert!(error < tolerance, "{dtype} on {}: {error:e}", device.name());
         }
     });
 }

@@ -386,7 +386,7 @@ fn row_tile_bytes(dtype: DType, cols: usize) -> usize {
 fn row_bytes(work: &Work<'_>) -> usize {
     let forms = [Form::By256, Form::By32, Form::Floats];
     let read = |form: &Form| dtypes(work.types).any(|dtype| Form::of(dtype) == *form);
-    let bytes = |form: Form| work.cols.div_ceil(form.cols()) * form.row_block_bytes();
+    let bytes = |form: Form| work.cols.div_ceil(form.cols()) * form.row_block_bytes(work.types);
     forms.into_iter().filter(read).map(bytes).sum()
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
-use crate::gpu::linear::wide::shapes::{FED_TILES, GROUP_TILES, PAIR_TILES};
+use crate::gpu::linear::wide::shapes::{FED_TILES, PAIR_TILES, group_tiles};
 use crate::gpu::linear::work::{Activations, COLUMNS, Job, MAX_JOBS, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
@@ -18,8 +18,10 @@ const MAX_PARTS_BYTES: usize = 64 << 20;
 const MAX_COLUMN_TILES: [usize; 4] = [16, 8, 4, 2];
 /// Of those that multiply together, and between which registers go.
 const GROUP_WARPS: usize = 4;
-/// Inputs of a step: see `Stream` in the kernel.
+/// Inputs of a step: see `Stream` and `Stage` in the kernels. Of floats, whose columns take much room, there are fewer.
 const STEP_COLS: usize = 256;
+const FLOAT_STEP_COLS: usize = 64;
+const FED_FLOAT_STEP_COLS: usize = 128;
 
 /// See gpu/matmul_wide.cu.
 #[derive(Clone, Copy)]
@@ -62,15 +64,26 @@ pub(in crate::gpu) struct Wide {
 }
 
 /// Bytes that pass through a stage for a row tile and for a column tile, and the inputs that this is.
-fn step_bytes(dtype: DType) -> (usize, usize, usize) {
+fn step_bytes(dtype: DType, types: u32, fed: bool) -> (usize, usize, usize) {
     let form = Form::of(dtype);
-    let step = if form == Form::Floats {
-        form.cols()
-    } else {
-        STEP_COLS
+    let step = match (form, fed) {
+        (Form::Floats, true) => FED_FLOAT_STEP_COLS,
+        (Form::Floats, false) => FLOAT_STEP_COLS,
+        _ => STEP_COLS,
     };
     let tiles = step / form.cols();
-    (tiles * tile_bytes(dtype), tiles * form.block_bytes(), step)
+    (
+        tiles * tile_bytes(dtype),
+        tiles * form.block_bytes(types),
+        step,
+    )
+}
+
+/// Whether four warps can multiply such weights together.
+fn can_be_in_groups(types: u32) -> bool {
+    let by_256 = |dtype| Form::of(dtype) == Form::By256;
+    let of_16_bits = |dtype| matches!(dtype, DType::F16 | DType::BF16);
+    dtypes(types).all(by_256) || dtypes(types).all(of_16_bits)
 }
 
 impl fmt::Display for Wide {
@@ -263,14 +276,15 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         ..shape(tiles, threads / 32, 1, 1)
     });
     let pairs = pairs.iter().filter(|_| types.is_power_of_two());
-    let are_able = dtypes(types).all(|dtype| Form::of(dtype) == Form::By256);
-    let in_groups = GROUP_TILES.map(|(tiles, threads)| Wide {
+    let are_able = can_be_in_groups(types);
+    let in_groups = group_tiles(types).iter().filter(|_| are_able);
+    let in_groups = in_groups.map(|&(tiles, threads)| Wide {
         fed: true,
         grouped: true,
         ..shape(tiles, threads / 32, 1, 1)
     });
-    let in_groups = in_groups.iter().filter(|_| are_able);
-    let shapes = by_warps.iter().chain(&fed).chain(pairs).chain(in_groups);
+    let in_groups: Vec<Wide> = in_groups.collect();
+    let shapes = by_warps.iter().chain(&fed).chain(pairs).chain(&in_groups);
     shapes.map(|shape| shape.source(types)).collect()
 }
 

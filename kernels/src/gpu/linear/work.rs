@@ -259,18 +259,27 @@ impl Activations {
 }
 
 impl Form {
-    /// Bytes of a block of activations of eight rows: see gpu/activations.h.
-    pub(super) fn block_bytes(self) -> usize {
+    /// Bytes of a block of activations of eight rows, for products with such weights: see gpu/activations.h.
+    pub(super) fn block_bytes(self, types: u32) -> usize {
         match self {
             Self::By256 => 4 * 512 + 256 + 32,
             Self::By32 => 512 + 64 + 64,
-            Self::Floats => 3 * 1024,
+            Self::Floats => float_terms(types) * 1024,
         }
     }
 
     /// The same of one row alone.
-    pub(in crate::gpu) fn row_block_bytes(self) -> usize {
-        (self.block_bytes() / COLUMNS).next_multiple_of(16)
+    pub(in crate::gpu) fn row_block_bytes(self, types: u32) -> usize {
+        (self.block_bytes(types) / COLUMNS).next_multiple_of(16)
+    }
+}
+
+/// Terms that float activations are there in, for products with such weights.
+pub(super) fn float_terms(types: u32) -> usize {
+    if types >> DType::F32.ggml_id() & 1 == 1 {
+        3
+    } else {
+        2
     }
 }
 

@@ -315,7 +315,8 @@ impl Recorder {
         }
         let of_forms = [Form::By256, Form::By32, Form::Floats].into_iter();
         let used = of_forms.filter(|form| forms >> *form as u32 & 1 == 1);
-        let bytes = used.map(|form| cols.div_ceil(form.cols()) * form.row_block_bytes());
+        // What types other products have is not known yet.
+        let bytes = used.map(|form| cols.div_ceil(form.cols()) * form.row_block_bytes(u32::MAX));
         self.form_bytes = self.form_bytes.max(bytes.sum());
         for (place, ((matrices, out), job)) in outputs.matrices.iter().zip(&jobs).enumerate() {
             if outputs.accumulate {

@@ -1,14 +1,14 @@
 //! The shapes there are to choose from.
 
 use crate::gpu::driver::DeviceFacts;
-use crate::gpu::linear::wide::{GROUP_WARPS, Wide, step_bytes};
+use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
 use crate::gpu::linear::work::{COLUMNS, SLICES, Work, dtypes};
 use crate::gpu::matrix::Form;
 
 /// Column tiles of a warp that kernels are compiled for. Nine are the 65 rows of a large tree.
 const COLUMN_TILES: &[usize] = &[2, 3, 4, 5, 6, 8, 9];
 /// The same of four warps together (gpu/warpgroup.h), and the threads of a multiprocessor whose registers hold their sums.
-pub(super) const GROUP_TILES: [(usize, usize); 7] = [
+const GROUP_TILES: [(usize, usize); 7] = [
     (2, 512),
     (3, 512),
     (4, 512),
@@ -17,6 +17,9 @@ pub(super) const GROUP_TILES: [(usize, usize); 7] = [
     (10, 256),
     (12, 256),
 ];
+/// The same of floats, whose terms have sums of their own.
+const FLOAT_GROUP_TILES: [(usize, usize); 6] =
+    [(2, 512), (3, 512), (4, 512), (6, 384), (8, 256), (10, 256)];
 const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
 /// The same of warps on their own that another one feeds.
 pub(super) const FED_TILES: [(usize, usize); 6] =
@@ -48,6 +51,15 @@ const LEAN_THREADS: usize = 768;
 const RESERVED_BYTES: usize = 1280;
 /// Of a unit of work, of each warp.
 const UNIT_BYTES: usize = 80;
+
+/// Of four warps together, by the weights' types.
+pub(super) fn group_tiles(types: u32) -> &'static [(usize, usize)] {
+    if dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats) {
+        &FLOAT_GROUP_TILES
+    } else {
+        &GROUP_TILES
+    }
+}
 
 impl Wide {
     /// Those that fit of warps on their own, with at most so many column tiles in a block.
@@ -93,7 +105,7 @@ impl Wide {
     /// has no such products.
     pub(super) fn fed(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
         let is_able = matches!(facts.arch.as_str(), "sm_90a" | "host");
-        let in_groups = dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
+        let in_groups = can_be_in_groups(work.types);
         let kinds = [false, true]
             .into_iter()
             .filter(move |&grouped| is_able && (in_groups || !grouped));
@@ -110,7 +122,11 @@ impl Wide {
             })
         });
         let choices = choices.filter_map(|(grouped, most, row_warps, splits)| {
-            let known: &[(usize, usize)] = if grouped { &GROUP_TILES } else { &FED_TILES };
+            let known = if grouped {
+                group_tiles(work.types)
+            } else {
+                &FED_TILES
+            };
             let shape = Self {
                 grouped,
                 row_warps,
@@ -177,7 +193,7 @@ impl Wide {
             return None;
         }
         let stage = |dtype| {
-            let (row, column, _) = step_bytes(dtype);
+            let (row, column, _) = step_bytes(dtype, work.types, self.fed);
             self.row_warps * row + self.column_warps * self.column_tiles * column
         };
         let stage = dtypes(work.types).map(stage).max()?;

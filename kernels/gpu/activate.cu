@@ -17,8 +17,6 @@ struct ActivateArgs {
     u32 cols;
     float eps;
     Layout layout;
-    // Of all rows, where their blocks for the same inputs come one after another; else 0.
-    u32 column_tiles;
 };
 
 KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
@@ -52,7 +50,8 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
         load_block(x, block, v);
     }
     if (256 * block >= cols) return;
-    u64 tile = row / COLUMNS, blocks = args.column_tiles ? 1 : cols / 256, units = args.column_tiles ? 1 : (cols + 63) / 64;
+    bool inputs_first = args.layout.apart > 1;
+    u64 tile = row / COLUMNS, blocks = inputs_first ? 1 : cols / 256, units = inputs_first ? 1 : (cols + 63) / 64;
     Activations to = args.to;
     if (to.by256) to.by256 += tile * blocks * BYTES_256;
     if (to.by32) to.by32 += tile * units * BYTES_32;

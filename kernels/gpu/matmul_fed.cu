@@ -65,7 +65,7 @@ struct Feed {
         u32 slices = SLICES / args.splits, lane = lane_index();
         Range<T> range(args, unit.split * slices, slices);
         u32 row_tiles = smaller(ROW_TILES, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS), tile = lane % ROW_TILES;
-        bool has_rows = lane < ROW_WARPS && tile < row_tiles, has_columns = lane < S::STEP;
+        bool has_rows = lane < ROW_WARPS && tile < row_tiles;
         const u8* rows = unit.weights[PAIRED ? lane / ROW_TILES % 2 : matrix];
         rows += ((u64)(unit.first_row / TILE_ROWS + tile) * range.tiles + range.from) * tile_bytes(T);
         u64 all_columns = (u64)args.column_blocks * S::COLUMN_BYTES;
@@ -92,7 +92,7 @@ struct Feed {
                 begin(ring.slot, count);
             }
             u8* to = stages + ring.slot * STAGE_BYTES + S::COLUMNS_AT + lane * S::COLUMN_BYTES;
-            if (has_columns && lane < count) ring.copy(ring.slot, to, columns, S::COLUMN_BYTES);
+            if (lane < count) ring.copy(ring.slot, to, columns, S::COLUMN_BYTES);
             columns += S::STEP * all_columns;
             ring.next();
         }

@@ -307,8 +307,8 @@ template <u32 T> DEVICE void load_terms(const u8* tile, u32 (&a)[4][weight_terms
         }
 }
 
-// Weights as one, two or three bf16 terms, exactly, times two of the activations, of f32 weights all three. In a unit each term of the activations has
-// sums of its own, the smallest terms of the weights first; the three add up, the smallest first, and then to `acc`: the matrix unit
+// Weights as one, two or three bf16 terms, exactly, times two of the activations, of f32 weights all three. In a unit each term of
+// the activations has sums of its own, the smallest terms of the weights first; those add up, the smallest first, and then to `acc`: the matrix unit
 // truncates, and this way it does so at sums of 64. One row alone has its terms in columns side by side. Of COUNT tiles of
 // neighbouring inputs, whose products go by turns: each of a unit's waits for the one before.
 template <u32 T, u32 COUNT> DEVICE void multiply_floats(const u8* const (&tiles)[COUNT], const Columns& x, Sums& acc) {

@@ -34,10 +34,16 @@ struct ActivateArgs {
     to: Activations,
     cols: u32,
     eps: f32,
+    layout: Layout,
+}
+
+/// See gpu/activate.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Layout {
     apart: u32,
     terms: u32,
     in_cores: u32,
-    column_tiles: u32,
 }
 
 fn activate_source() -> Source {
@@ -292,18 +298,19 @@ impl GpuDevice {
             by32,
             floats,
         };
-        let is_fed = wide.is_some_and(|shape| shape.fed);
-        let column_tiles = (columns / COLUMNS) as u32;
+        let fed = wide.filter(|shape| shape.fed);
+        let layout = Layout {
+            apart: fed.map_or(1, |_| columns / COLUMNS) as u32,
+            terms: float_terms(types) as u32,
+            in_cores: u32::from(fed.is_some_and(|shape| shape.grouped)),
+        };
         let args = ActivateArgs {
             x: x.on_gpu().memory.ptr(),
             gamma: norm.map_or(DevicePtr::NULL, |norm| norm.gamma.on_gpu().memory.ptr()),
             to,
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
-            apart: if is_fed { column_tiles } else { 1 },
-            terms: float_terms(types) as u32,
-            in_cores: u32::from(wide.is_some_and(|shape| shape.grouped)),
-            column_tiles: if is_fed { column_tiles } else { 0 },
+            layout,
         };
         let launch = Launch {
             grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],

@@ -71,7 +71,8 @@ fn products_agree_with_decoded_weights_and_between_instruction_sets() {
     });
 }
 
-/// Activations are rounded to the same integers everywhere, so only the order of the float additions may tell devices apart.
+/// Activations are rounded to the same integers everywhere, so only the order of the float additions may tell devices apart, and, with
+/// weights of 16 bits, how much of the activations is read.
 /// Rows are long enough for every slice, and end inside of a tile.
 #[test]
 fn products_of_long_rows_differ_by_roundings_alone() {
@@ -87,10 +88,13 @@ fn products_of_long_rows_differ_by_roundings_alone() {
         for device in devices().iter().map(AsRef::as_ref) {
             let got = product(device, &load(device, dtype, rows, cols, &bytes), &x);
             let error = relative_error(&got, &want);
-            // A GPU reads 17 bits of the activations where weights have at most 11.
-            let tolerance = match dtype {
-                DType::F16 | DType::BF16 => 5e-6,
-                _ => 2e-6,
+            // Where weights have 16 bits, a GPU reads activations to 2^-16, which is 4.7e-6 in the root mean square.
+            let has_short_weights = matches!(dtype, DType::F16 | DType::BF16);
+            let is_cpu = device.name().starts_with("cpu");
+            let tolerance = if has_short_weights && !is_cpu {
+                5e-6
+            } else {
+                2e-6
             };
             assert!(error < tolerance, "{dtype} on {}: {error:e}", device.name());
         }

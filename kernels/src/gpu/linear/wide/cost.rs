@@ -44,7 +44,7 @@ const GROUPED_QUANTS: Fed = Fed {
     ..QUANTS
 };
 /// The same of floats; tiles count for each product of a term of the weights and one of the activations. With these the chosen shapes take 3 %
-/// more than the best ones over the matrices of a 0.8B in BF16 (the mean of logarithms).
+/// more than the best ones over the matrices of a 0.8B in BF16 (the mean of logarithms; docs/performance.md, "Floats of 16 bits").
 const FLOATS: Fed = Fed {
     step: 2100,
     warp: 0,

@@ -190,7 +190,7 @@ class Client(threading.Thread):
 
 
 def look(stack):
-    """Memory, descriptors, sockets, threads and segments of shared memory of each process."""
+    """Memory of its own, descriptors, sockets, threads and segments of shared memory of each process."""
     found = {}
     for part, pid in stack.pids.items():
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
@@ -200,8 +200,11 @@ def look(stack):
                 links.append(os.readlink(link))
             except FileNotFoundError:
                 continue
+        # Without the pages of segments: those are as many as the segments are large, and become resident when a ring first goes around,
+        # which takes as many rounds as it takes.
+        resident, shared = (int(status[name].split()[0]) << 10 for name in ("VmRSS", "RssShmem"))
         found[part] = {
-            "rss": int(status["VmRSS"].split()[0]) << 10,
+            "rss": resident - shared,
             "fds": len(links),
             "sockets": sum(link.startswith("socket:") for link in links),
             "threads": int(status["Threads"]),

@@ -11,6 +11,7 @@ use gguf::GgufFile;
 use models::{DraftFile, LoadProgress};
 use proto::draft::v1::draft_server::DraftServer as Wire;
 use service::{GrpcListener, serve_grpc};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -36,7 +37,7 @@ pub async fn run(
     remove_left_behind();
     let listener = GrpcListener::bind(&config.listen).await?;
     tracing::info!(listen = %config.listen, "draft worker listens");
-    let ready = CancellationToken::new();
+    let ready = watch::Sender::new(false);
     // Ends the gRPC server: at shutdown, and when the device thread is gone.
     let stop = shutdown.child_token();
     let counters = Arc::new(Counters::default());
@@ -44,7 +45,7 @@ pub async fn run(
     let serving = tokio::spawn(serve_grpc(
         listener,
         Wire::from_arc(Arc::clone(&server)),
-        ready.clone(),
+        ready.subscribe(),
         stop.clone(),
         Duration::from_secs(config.drain_seconds),
     ));
@@ -66,11 +67,16 @@ pub async fn run(
                     error = format!("{error:#}"),
                     "the draft does not come back; trying again"
                 );
+                ready.send_replace(false);
                 // Who parks it meanwhile does not wait for what may never come.
                 tokio::select! {
                     () = tokio::time::sleep(RELOAD_PAUSE) => {}
                     () = shutdown.cancelled() => {}
-                    () = server.until_wanted(false) => stay_parked(&server, &shutdown).await,
+                    () = server.until_wanted(false) => {
+                        // Away as it should be.
+                        ready.send_replace(true);
+                        stay_parked(&server, &shutdown).await;
+                    }
                 }
                 continue;
             }
@@ -114,7 +120,7 @@ async fn serve(
     config: &Config,
     counters: &Arc<Counters>,
     server: &DraftServer,
-    ready: &CancellationToken,
+    ready: &watch::Sender<bool>,
     shutdown: &CancellationToken,
 ) -> Result<()> {
     let description = &loaded.description;
@@ -136,7 +142,7 @@ async fn serve(
         waiting: waiting.clone(),
         next_id: AtomicU64::new(0),
     })));
-    ready.cancel();
+    ready.send_replace(true);
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = server.until_wanted(false) => {}

@@ -9,6 +9,7 @@ use gguf::GgufFile;
 use proto::prefill::v1::prefill_server::PrefillServer as Wire;
 use service::{GrpcListener, serve_grpc};
 use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::compressor::{Command, Compressor};
@@ -27,7 +28,7 @@ pub async fn run(config: Config, file: GgufFile, shutdown: CancellationToken) ->
     config.check()?;
     let listener = GrpcListener::bind(&config.listen).await?;
     tracing::info!(listen = %config.listen, "prefill worker listens");
-    let ready = CancellationToken::new();
+    let ready = watch::Sender::new(false);
     // Ends the gRPC server: at shutdown, and when the device thread is gone.
     let stop = shutdown.child_token();
     let counters = Arc::new(Counters::default());
@@ -35,7 +36,7 @@ pub async fn run(config: Config, file: GgufFile, shutdown: CancellationToken) ->
     let serving = tokio::spawn(serve_grpc(
         listener,
         Wire::from_arc(Arc::clone(&server)),
-        ready.clone(),
+        ready.subscribe(),
         stop.clone(),
         Duration::from_secs(config.drain_seconds),
     ));
@@ -66,7 +67,7 @@ pub async fn run(config: Config, file: GgufFile, shutdown: CancellationToken) ->
         counters,
         stop: stop.clone(),
     });
-    ready.cancel();
+    ready.send_replace(true);
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = thread.ended.cancelled() => bail!("the device thread stopped"),

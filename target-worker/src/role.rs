@@ -9,6 +9,7 @@ use gguf::GgufFile;
 use models::LoadProgress;
 use proto::target::v1::target_server::TargetServer as Wire;
 use service::{GrpcListener, ServiceError, serve_grpc};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use worker_api::{OpenStage, SessionError};
@@ -35,7 +36,7 @@ pub async fn run(
     config.check()?;
     let listener = GrpcListener::bind(&config.listen).await?;
     tracing::info!(listen = %config.listen, "target worker listens");
-    let ready = CancellationToken::new();
+    let ready = watch::Sender::new(false);
     // Ends the gRPC server: at shutdown, and when the engine is gone.
     let stop = shutdown.child_token();
     let server = Arc::new(TargetServer::new(stop.clone()));
@@ -43,7 +44,7 @@ pub async fn run(
     let serving = tokio::spawn(serve_grpc(
         listener,
         Wire::from_arc(Arc::clone(&server)),
-        ready.clone(),
+        ready.subscribe(),
         stop.clone(),
         drain,
     ));
@@ -77,9 +78,10 @@ pub async fn run(
         grammars,
         device,
     });
-    ready.cancel();
+    ready.send_replace(true);
     tokio::select! {
         () = shutdown.cancelled() => {}
+        () = follow_weights(&handle, &ready) => {}
         () = handle.closed() => {
             hang_up(&stop, serving).await;
             bail!("the engine stopped");
@@ -97,6 +99,16 @@ pub async fn run(
     tokio::task::spawn_blocking(move || engine.shutdown(left))
         .await
         .context("stopping the engine")
+}
+
+/// Says that the worker is not ready while parked weights do not come back. Never returns.
+async fn follow_weights(handle: &EngineHandle, ready: &watch::Sender<bool>) {
+    loop {
+        handle.until_away(true).await;
+        ready.send_replace(false);
+        handle.until_away(false).await;
+        ready.send_replace(true);
+    }
 }
 
 /// Returns when an earlier stage is gone; never, where there is none.

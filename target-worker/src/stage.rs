@@ -16,6 +16,7 @@ use models::LoadProgress;
 use proto::stage::v1::stage_server::StageServer as Wire;
 use service::{Endpoint, GrpcListener, serve_grpc};
 use tensor_channel::OfferOptions;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,14 +52,14 @@ pub async fn run_stage(
     let stage = split(&config, &file)?.swap_remove(place);
     let listener = GrpcListener::bind(&listen).await?;
     tracing::info!(%listen, %stage, "stage listens");
-    let ready = CancellationToken::new();
+    let ready = watch::Sender::new(false);
     // Ends the gRPC server: at shutdown, and when the device thread is gone.
     let stop = shutdown.child_token();
     let server = Arc::new(StageServer::new(stop.clone()));
     let serving = tokio::spawn(serve_grpc(
         listener,
         Wire::from_arc(Arc::clone(&server)),
-        ready.clone(),
+        ready.subscribe(),
         stop.clone(),
         Duration::from_secs(config.drain_seconds),
     ));
@@ -85,7 +86,7 @@ pub async fn run_stage(
         waiting: waiting.clone(),
         is_taken: Arc::default(),
     });
-    ready.cancel();
+    ready.send_replace(true);
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = device.ended.cancelled() => bail!("{stage}: the device thread stopped"),

@@ -72,7 +72,7 @@ impl EngineHandle {
             biased;
             () = self.shared.closed() => ParkError::ShuttingDown,
             () = lease.ended() => ParkError::CalledBack,
-            () = self.shared.parking.until(&Residency::Parked) => return Ok(lease),
+            () = self.shared.parking.until(|at| *at == Residency::Parked) => return Ok(lease),
         };
         Err(ended)
     }
@@ -87,7 +87,7 @@ impl EngineHandle {
         tokio::select! {
             biased;
             () = self.shared.closed() => Err(ParkError::ShuttingDown),
-            () = self.shared.parking.until(&Residency::Resident) => Ok(()),
+            () = self.shared.parking.until(|at| *at == Residency::Resident) => Ok(()),
         }
     }
 
@@ -98,6 +98,12 @@ impl EngineHandle {
             Residency::Away(why) => Some(why),
             Residency::Resident | Residency::Parked | Residency::Moving => None,
         }
+    }
+
+    /// Returns when [`EngineHandle::away`] says why, or that there is nothing to say. Cancel-safe.
+    pub async fn until_away(&self, is_away: bool) {
+        let matches = |at: &Residency| matches!(at, Residency::Away(_)) == is_away;
+        self.shared.parking.until(matches).await;
     }
 
     /// Rounds from now on, some of each second's. None of the answers is slower for one who does not keep up.

@@ -101,11 +101,11 @@ impl Parking {
         self.residency.borrow().clone()
     }
 
-    /// Returns when the weights are where `residency` says. Cancel-safe.
-    pub async fn until(&self, residency: &Residency) {
+    /// Returns when `holds` of where the weights are. Cancel-safe.
+    pub async fn until(&self, holds: impl FnMut(&Residency) -> bool) {
         let mut watched = self.residency.subscribe();
         // The sender is here, so that nothing ends the wait but the value.
-        let _ = watched.wait_for(|is| is == residency).await;
+        let _ = watched.wait_for(holds).await;
     }
 
     fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {

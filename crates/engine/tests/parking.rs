@@ -193,6 +193,7 @@ async fn without_room_the_weights_are_tried_again_until_there_is_some() {
     stand.until("a try without room", is_away).await;
     let why = stand.handle.away().unwrap();
     assert!(why.contains("77 bytes"), "{why}");
+    within(stand.handle.until_away(true)).await;
     let refused = stand.handle.generate(request(&FIBONACCI, 5)).unwrap_err();
     assert_eq!(refused, GenerateError::Away(why));
     let stats = stand.handle.stats();
@@ -207,6 +208,7 @@ async fn without_room_the_weights_are_tried_again_until_there_is_some() {
     for (stream, tokens) in [(stream, 50), (waiting, 5), (later, 3)] {
         assert_eq!(collect(stream).await.ids(), FIBONACCI_ANSWER[..tokens]);
     }
+    within(stand.handle.until_away(false)).await;
     assert_eq!(stand.handle.away(), None);
 }
 

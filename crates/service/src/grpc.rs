@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
@@ -107,19 +108,19 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves until `shutdown`, then lets running calls finish for at most `drain`. The health service says that `S`, and so the
-/// whole process, serves from `ready` until `shutdown`.
+/// whole process, serves while `ready` is true, until `shutdown`.
 ///
 /// # Errors
 /// The server broke.
 pub async fn serve_grpc<S: GrpcService>(
     listener: GrpcListener,
     service: S,
-    ready: CancellationToken,
+    ready: watch::Receiver<bool>,
     shutdown: CancellationToken,
     drain: Duration,
 ) -> Result<(), ServiceError> {
     let (reporter, health) = tonic_health::server::health_reporter();
-    report::<S>(&reporter, ServingStatus::NotServing).await;
+    report::<S>(&reporter, false).await;
     let router = Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
@@ -129,11 +130,10 @@ pub async fn serve_grpc<S: GrpcService>(
         let shutdown = shutdown.clone();
         async move {
             tokio::select! {
-                () = ready.cancelled() => report::<S>(&reporter, ServingStatus::Serving).await,
+                () = follow::<S>(&reporter, ready) => {}
                 () = shutdown.cancelled() => {}
             }
-            shutdown.cancelled().await;
-            report::<S>(&reporter, ServingStatus::NotServing).await;
+            report::<S>(&reporter, false).await;
         }
     };
     let too_long = async {
@@ -161,8 +161,24 @@ pub async fn serve_grpc<S: GrpcService>(
     }
 }
 
+/// Reports what `ready` is, again and again.
+async fn follow<S: NamedService>(reporter: &HealthReporter, mut ready: watch::Receiver<bool>) {
+    loop {
+        let is_ready = *ready.borrow_and_update();
+        report::<S>(reporter, is_ready).await;
+        if ready.changed().await.is_err() {
+            // Whoever said it is gone: it stays as it is.
+            return std::future::pending().await;
+        }
+    }
+}
+
 /// Tells those who ask for the service and those who ask for the whole process.
-async fn report<S: NamedService>(reporter: &HealthReporter, status: ServingStatus) {
+async fn report<S: NamedService>(reporter: &HealthReporter, is_ready: bool) {
+    let status = match is_ready {
+        true => ServingStatus::Serving,
+        false => ServingStatus::NotServing,
+    };
     for name in [S::NAME, WHOLE_PROCESS] {
         reporter.set_service_status(name, status).await;
     }

@@ -12,6 +12,7 @@ use router::Drafts;
 use serde_json::{Value, json};
 use service::{Endpoint, GrpcListener, GrpcService, HeldStream, serve_grpc};
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use worker_api::{DraftClient, SessionError, TargetClient, session_status};
@@ -77,8 +78,8 @@ impl Workers {
 /// Ends with the runtime.
 async fn serve(endpoint: Endpoint, service: impl GrpcService) {
     let listener = GrpcListener::bind(&endpoint).await.unwrap();
-    let never = CancellationToken::new();
-    let served = serve_grpc(listener, service, never.clone(), never, Duration::ZERO);
+    let (ready, never) = (watch::channel(true).1, CancellationToken::new());
+    let served = serve_grpc(listener, service, ready, never, Duration::ZERO);
     served.await.unwrap();
 }
 

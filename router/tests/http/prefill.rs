@@ -13,6 +13,7 @@ use proto::prefill::v1::prefill_server::{Prefill as Service, PrefillServer};
 use router::Prefill;
 use service::{Endpoint, GrpcListener, serve_grpc};
 use tokenizer::Tokenizer;
+use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -88,8 +89,8 @@ impl PlayedWorker {
         let service = PrefillServer::new(self.clone());
         tokio::spawn(async move {
             let listener = GrpcListener::bind(&endpoint).await.unwrap();
-            let never = CancellationToken::new();
-            let served = serve_grpc(listener, service, never.clone(), never, Duration::ZERO);
+            let (ready, never) = (watch::channel(true).1, CancellationToken::new());
+            let served = serve_grpc(listener, service, ready, never, Duration::ZERO);
             served.await.unwrap();
         });
         client

@@ -11,6 +11,7 @@ use proto::target::v1::target_server::{Target, TargetServer};
 use router::TargetResidency;
 use serde_json::Value;
 use service::{Endpoint, GrpcListener, HeldStream, serve_grpc};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use worker_api::TargetClient;
@@ -126,8 +127,8 @@ impl Played {
             let played = TargetServer::new(self.clone());
             tokio::spawn(async move {
                 let listener = GrpcListener::bind(&endpoint).await.unwrap();
-                let never = CancellationToken::new();
-                let served = serve_grpc(listener, played, never.clone(), never, Duration::ZERO);
+                let (ready, never) = (watch::channel(true).1, CancellationToken::new());
+                let served = serve_grpc(listener, played, ready, never, Duration::ZERO);
                 served.await.unwrap();
             });
             worker.prefill(dir).in_turn_with_target(target, residency)

@@ -80,6 +80,14 @@ pub(crate) fn devices() -> Vec<Arc<dyn Device>> {
     names.split(',').flat_map(device).collect()
 }
 
+/// Variable that, set to anything, asks for the smallest shapes and the fewest repetitions that say something: for sanitizers, under which
+/// kernels take hundreds of times as long.
+const SMALL: &str = "TANDEM_TEST_SMALL";
+
+pub(crate) fn is_small() -> bool {
+    std::env::var_os(SMALL).is_some()
+}
+
 /// Checks every element type, many at a time: kernels of each have to be compiled on GPUs.
 pub(crate) fn for_each_dtype(check: impl Fn(DType) + Sync) {
     let left = Mutex::new(DType::ALL.iter());
@@ -142,6 +150,8 @@ pub(crate) fn upload(device: &dyn Device, values: &[f32]) -> Buffer {
 }
 
 pub(crate) fn download(device: &dyn Device, buffer: &Buffer) -> Vec<f32> {
+    // A kernel that does not compile is said here, and is not taken for wrong values.
+    device.finish().expect("operations that the device can do");
     let mut values = vec![0.0; buffer.len()];
     device.read(buffer, 0, &mut values);
     values

@@ -9,7 +9,6 @@
 // TYPES: bit mask of the weights' types. BLOCK_WARPS, STAGES: warps that work, and pieces of the ring. HAS_DELTA: with HK, HV, DK, DV,
 // TAPS of delta_rows.h. HAS_ATTENTION: with HEAD_DIM, GROUP, TILES, K_TYPE, V_TYPE of attention_tiles.h. COPIES_BY_LANES: see ring.h.
 // EMBED_TYPE: see tokens.h.
-// EMBED_TYPE: see tokens.h.
 #ifndef TYPES
 #define TYPES (1 << 30)
 #define BLOCK_WARPS 16

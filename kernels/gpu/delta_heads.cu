@@ -105,6 +105,8 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
             }
         }
         sync_threads();
+        Factors gates = {};
+        if (ANSWERS && warp < count) gates = gates_of(raw.z);
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
             Parts<4> parts = advance<true, ANSWERS>(state, shared.staged[i], warp_index());
@@ -114,7 +116,7 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
         }
         // Also: the next rows overwrite what these ones needed.
         if (ANSWERS || first + STEPS < num_rows) sync_threads();
-        if (ANSWERS && warp < count) norm_head(norm, sources.item, load_factors(shared.answers[warp]), gamma, raw.z);
+        if (ANSWERS && warp < count) norm_head(norm, sources.item, load_factors(shared.answers[warp]), gamma, gates);
     }
     if (!segment.advance) return;
     // What this block needs of the history has been read, and used too, so that nothing is left to be ordered.

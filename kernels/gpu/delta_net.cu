@@ -245,5 +245,5 @@ KERNEL_AHEAD(delta_norm, NormArgs, NORM_WARPS * LANES, 1) {
     wait_for_inputs();
     if (item >= args.num_rows * HV || args.tables.rows[item / HV].segment == NONE) return;
     u64 at = (u64)item * DV;
-    norm_head(args.norm, item, load_factors(args.norm.out + at), gamma, load_factors(args.norm.z + at));
+    norm_head(args.norm, item, load_factors(args.norm.out + at), gamma, gates_of(load_factors(args.norm.z + at)));
 }

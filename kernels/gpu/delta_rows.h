@@ -171,7 +171,14 @@ DEVICE Factors load_factors(const float* from) {
     }
     return factors;
 }
-DEVICE void norm_head(const Norm& norm, u64 item, const Factors& answers, const Factors& gamma, const Factors& z) {
+// Of z; whoever waits for answers has them before.
+DEVICE Factors gates_of(const Factors& z) {
+    Factors gates;
+#pragma unroll
+    for (u32 j = 0; j < (DV + LANES - 1) / LANES; j++) gates.of[j] = silu(z.of[j]);
+    return gates;
+}
+DEVICE void norm_head(const Norm& norm, u64 item, const Factors& answers, const Factors& gamma, const Factors& gates) {
     constexpr u32 VALUES = (DV + LANES - 1) / LANES;
     float squares = 0.0f;
 #pragma unroll
@@ -180,6 +187,6 @@ DEVICE void norm_head(const Norm& norm, u64 item, const Factors& answers, const 
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) {
         u32 column = lane_index() + j * LANES;
-        if (DV % LANES == 0 || column < DV) norm.out[item * DV + column] = answers.of[j] * factor * gamma.of[j] * silu(z.of[j]);
+        if (DV % LANES == 0 || column < DV) norm.out[item * DV + column] = answers.of[j] * factor * gamma.of[j] * gates.of[j];
     }
 }

@@ -47,9 +47,10 @@ struct Move {
     float* history;
     u32 first, blocks;
 };
-// Queries of a row with all that it sees, split by split.
+// Queries of a row with all that it sees, split by split. Where that is one split, with its answer.
 struct Attend {
-    Source q, k, v;
+    // `gates`, null: none.
+    Source q, k, v, gates;
     const float* q_gamma;
     const float* k_gamma;
     const u64* turns;
@@ -62,11 +63,14 @@ struct Attend {
     u32* done;
     float eps;
     u32 num_heads, num_kv_heads, q_stride, num_splits, pairs, adjacent;
+    // Number of what puts splits together.
+    u32 answer;
+    Target out;
 };
 // The splits put together.
 struct Combine {
     // Null: no gates.
-    Source q;
+    Source gates;
     const float* partials;
     const Vec2f* sums;
     const u32* done;

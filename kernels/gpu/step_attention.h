@@ -48,26 +48,57 @@ DEVICE void prepare_head(const Context& step, const Attend& layer, const Source&
     sync_warp();
 }
 // The row's own key and value, into the cache.
-DEVICE void keep(const Context& step, const Attend& layer, u32 kv_head, float* key) {
-    constexpr u32 DIMS = (HEAD_DIM + LANES - 1) / LANES;
-    float values[DIMS];
+constexpr u32 HEAD_VALUES = (HEAD_DIM + LANES - 1) / LANES;
+DEVICE u64 own_page(const Context& step, const Attend& layer, u32 kv_head) {
+    return (u64)page_of(step.tables, step.segment, step.row.slot) * layer.num_kv_heads + kv_head;
+}
+DEVICE void keep_key(const Context& step, const Attend& layer, u32 kv_head, float* key) {
+    float values[HEAD_VALUES];
     prepare_head(step, layer, layer.k, kv_head * HEAD_DIM, layer.k_gamma, key);
-    u64 page = (u64)page_of(step.tables, step.segment, step.row.slot) * layer.num_kv_heads + kv_head;
-    u32 token = step.row.slot % PAGE_TOKENS;
+    auto* page = static_cast<attention::KeyUnit*>(layer.cache_k) + own_page(step, layer, kv_head) * attention::KeyFormat::PAGE_UNITS;
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) values[i] = lane_index() + i * LANES < HEAD_DIM ? key[lane_index() + i * LANES] : 0.0f;
-    attention::store_row<K_TYPE, true>(static_cast<attention::KeyUnit*>(layer.cache_k) + page * attention::KeyFormat::PAGE_UNITS, token, values);
+    for (u32 i = 0; i < HEAD_VALUES; i++) values[i] = lane_index() + i * LANES < HEAD_DIM ? key[lane_index() + i * LANES] : 0.0f;
+    attention::store_row<K_TYPE, true>(page, step.row.slot % PAGE_TOKENS, values);
+}
+DEVICE void keep_value(const Context& step, const Attend& layer, u32 kv_head) {
+    float values[HEAD_VALUES];
+    auto* page = static_cast<attention::ValueUnit*>(layer.cache_v) + own_page(step, layer, kv_head) * attention::ValueFormat::PAGE_UNITS;
     take_strided(step.waiting, layer.v, kv_head * HEAD_DIM, (kv_head + 1) * HEAD_DIM, values);
-    attention::store_row<V_TYPE, false>(static_cast<attention::ValueUnit*>(layer.cache_v) + page * attention::ValueFormat::PAGE_UNITS, token, values);
+    attention::store_row<V_TYPE, false>(page, step.row.slot % PAGE_TOKENS, values);
 }
 
-DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_head, u32 split, AttendShared& shared) {
+// Four dims of a head's answer, with its gate.
+constexpr u32 QUADS = HEAD_DIM / 4;
+DEVICE void put_quad(const Context& step, const Source& gated, u32 q_stride, u32 head, u32 quad, const attention::Mixed& mixed, const Target& to, u32 number) {
+    float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w}, gates[4];
+    if (gated.at) take_run(step.waiting, gated, head * q_stride + HEAD_DIM + quad * 4, gates);
+    for (u32 i = 0; i < 4; i++) {
+        float value = divide(values[i], mixed.total);
+        if (gated.at) value *= sigmoid(gates[i]);
+        put(to, head * HEAD_DIM + quad * 4 + i, value, step.waiting.epoch + number);
+    }
+}
+// Where a row sees one split alone, its answers are made where that is attended to.
+DEVICE bool is_one(const attention::Places& splits) { return splits.first + 1 == splits.end; }
+DEVICE void answer(const Context& step, const Attend& layer, u32 kv_head, u32 split) {
+#pragma unroll 1
+    for (u32 i = group_thread(); i < GROUP * QUADS; i += ATTENDING * LANES) {
+        u32 head = kv_head * GROUP + i / QUADS, quad = i % QUADS;
+        u64 at = (u64)head * layer.num_splits + split;
+        attention::Mixed mixed = {};
+        attention::add_split(mixed, 1.0f, layer.sums[at].y, reinterpret_cast<const Vec4f*>(layer.partials)[at * QUADS + quad]);
+        put_quad(step, layer.gates, layer.q_stride, head, quad, mixed, layer.out, layer.answer);
+    }
+}
+
+DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_head, u32 split, bool is_alone, AttendShared& shared) {
     attention::Places seen = attention::seen_of_split(step.row, 0, 1, split);
     bool has_own = step.row.slot / attention::SPLIT == split;
 #pragma unroll 1
-    for (u32 head = group_warp(); head < GROUP + has_own; head += ATTENDING) {
+    for (u32 head = group_warp(); head < GROUP + 2 * has_own; head += ATTENDING) {
         if (head < GROUP) prepare_head(step, layer, layer.q, (kv_head * GROUP + head) * layer.q_stride, layer.q_gamma, shared.q[head]);
-        else keep(step, layer, kv_head, shared.key);
+        else if (head == GROUP) keep_key(step, layer, kv_head, shared.key);
+        else keep_value(step, layer, kv_head);
     }
     if (group_thread() == 0) shared.seen = seen;
     sync_group();
@@ -97,24 +128,26 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     block.rows_seen = &shared.seen;
     attention::attend_rows(args, block, false);
     sync_group();
-    if (group_thread() == 0) store_release(layer.done + kv_head * layer.num_splits + split, step.waiting.epoch + number);
+    if (is_alone) answer(step, layer, kv_head, split);
+    else if (group_thread() == 0) store_release(layer.done + kv_head * layer.num_splits + split, step.waiting.epoch + number);
 }
 DEVICE void attend_all(const Context& step, const Attend& layer, u32 number, AttendShared* shared) {
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     u32 count = splits.end - splits.first, group = warp_index() / ATTENDING, units = count * layer.num_kv_heads;
 #pragma unroll 1
     for (u32 unit = block_x() + grid_x() * group; unit < units; unit += grid_x() * ATTENDING_GROUPS)
-        attend(step, layer, number, unit % layer.num_kv_heads, splits.first + unit / layer.num_kv_heads, shared[group]);
+        attend(step, layer, number, unit % layer.num_kv_heads, splits.first + unit / layer.num_kv_heads, is_one(splits), shared[group]);
 }
 
 // As combine.cu does it: a warp is a member, a lane has four dims.
-constexpr u32 QUADS = HEAD_DIM / 4, RUNS = (QUADS + LANES - 1) / LANES;
+constexpr u32 RUNS = (QUADS + LANES - 1) / LANES;
 struct CombineShared {
     attention::Mixed parts[attention::MEMBERS][LANES];
 };
 DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
     u32 head = unit / RUNS, quad = unit % RUNS * LANES + lane_index(), kv_head = head / layer.heads_of_key;
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
+    if (is_one(splits)) return;
     const u32* done = layer.done + kv_head * layer.num_splits;
     for (u32 s = splits.first + thread_index(); s < splits.end; s += BLOCK_THREADS) {
         u32 looks = 0;
@@ -142,13 +175,7 @@ DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 u
             const attention::Mixed& part = shared.parts[m][lane_index()];
             attention::add_split(mixed, 1.0f, part.total, part.sum);
         }
-        float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w}, gates[4];
-        if (layer.q.at) take_run(step.waiting, layer.q, head * layer.q_stride + HEAD_DIM + quad * 4, gates);
-        for (u32 i = 0; i < 4; i++) {
-            float value = divide(values[i], mixed.total);
-            if (layer.q.at) value *= sigmoid(gates[i]);
-            put(layer.out, head * HEAD_DIM + quad * 4 + i, value, step.waiting.epoch + number);
-        }
+        put_quad(step, layer.gates, layer.q_stride, head, quad, mixed, layer.out, number);
     }
     sync_threads();
 }

@@ -101,8 +101,9 @@ DEVICE Activations put_row(const Context& step, const Product& product, float* s
         for (u32 head = warp; head < HV; head += BLOCK_WARPS) {
             delta::Factors answers, z;
             take_strided(step.waiting, product.z, head * DV, (head + 1) * DV, z.of);
+            delta::Factors gates = delta::gates_of(z);
             take_strided(step.waiting, product.row, head * DV, (head + 1) * DV, answers.of);
-            delta::norm_head(norm, head, answers, gamma, z);
+            delta::norm_head(norm, head, answers, gamma, gates);
         }
         sync_threads();
         from = {row, 0};
@@ -186,7 +187,7 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         if (adds && product.add.number != 0 && mine < count * TILE_ROWS) {
             u32 output, row = place_of(mine, output);
             // Looked at later.
-            if (row < product.outputs[output].rows) before = load_word(static_cast<const u64*>(product.add.at) + row);
+            if (row < product.outputs[output].rows) before = load_word(static_cast<const u64*>(product.add.at) + word_place(row));
         }
         Sums sums;
         Vec4u next;

@@ -5,10 +5,11 @@ namespace delta {
 #include "delta_state.h"
 }
 
-// Columns of a head that a block walks with, those of one warp.
+// Columns of a head that a block walks with. Four of them are a warp's, one of these a lane's: that is the shortest walk, and of the
+// registers that a lane needs for more of them all phases would have fewer.
 constexpr u32 STRIP = 16, STRIPS = DV / STRIP;
-constexpr u32 WALKER = 4;
-static_assert(BLOCK_WARPS > WALKER, "warps that prepare and one that walks");
+constexpr u32 FIRST_WALKER = 4, WALKERS = STRIP / 4;
+static_assert(BLOCK_WARPS >= FIRST_WALKER + WALKERS, "warps that prepare and those that walk");
 struct DeltaShared {
     delta::Staged<DV> staged;
 };
@@ -34,16 +35,16 @@ template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, 
 
 DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, DeltaShared& shared) {
     u32 head = unit / STRIPS, strip = unit % STRIPS, key_head = head % HK, warp = warp_index(), lane = lane_index();
-    u32 column = strip * STRIP + lane / 8 * 4;
+    u32 run = strip * WALKERS + (warp - FIRST_WALKER) % WALKERS, column = run * 4 + lane / 8;
     float* committed = layer.states + ((u64)step.segment.state_index * HV + head) * DK * DV + column;
     auto& staged = shared.staged;
     // Each with its own way through the barrier: registers are for what a warp has to do.
-    if (warp == WALKER) {
-        delta::State<4> state;
+    if (warp >= FIRST_WALKER && warp < FIRST_WALKER + WALKERS) {
+        delta::State<1> state;
         delta::load_state(state, committed);
         sync_threads();
-        float answer = delta::whole(delta::advance<true, true>(state, staged, strip));
-        if (lane % 8 < 4) put(layer.out, head * DV + column + lane % 4, answer, step.waiting.epoch + number);
+        float answer = delta::whole(delta::advance<true, true>(state, staged, run));
+        if (lane % 8 == 0) put(layer.out, head * DV + column, answer, step.waiting.epoch + number);
         delta::store_state(state, committed);
     } else {
         if (warp == 0) {

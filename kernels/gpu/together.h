@@ -86,27 +86,33 @@ DEVICE bool keeps_waiting(const Waiting& waiting, u32& looks) {
     return false;
 }
 
+// Where a row's word lies: four of them together, the next four in the next line. All blocks look at a row at once, L2 deals lines out
+// over its parts, and so each part has fewer to hand out.
+constexpr u32 RUN_WORDS = 4, LINE_WORDS = 16;
+DEVICE u64 word_place(u32 i) { return (u64)(i / RUN_WORDS) * LINE_WORDS + i % RUN_WORDS; }
+
 // Values of a row: plain ones that were there before the launch where `number` is 0, else words.
 struct Source {
     const void* at;
     u64 number;
 };
 
-// Values `first..first + COUNT`, from an even one on.
+// Values `first..first + COUNT`, from a run of words on.
 template <u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& from, u32 first, float (&v)[COUNT]) {
     if (from.number == 0) {
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) v[i] = static_cast<const float*>(from.at)[first + i];
         return;
     }
-    const u64* at = static_cast<const u64*>(from.at) + first;
+    static_assert(COUNT % RUN_WORDS == 0, "whole runs");
+    const u64* at = static_cast<const u64*>(from.at) + word_place(first);
     u32 number = waiting.epoch + (u32)from.number, looks = 0;
     u64 words[COUNT];
     bool is_there;
     do {
         is_there = true;
 #pragma unroll
-        for (u32 i = 0; i < COUNT; i += 2) load_words(at + i, words[i], words[i + 1]);
+        for (u32 i = 0; i < COUNT; i += 2) load_words(at + word_place(i), words[i], words[i + 1]);
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
         if (is_there) break;
@@ -114,15 +120,16 @@ template <u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& 
         const u64* missing = at;
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++)
-            if ((u32)(words[i] >> 32) != number) missing = at + i;
+            if ((u32)(words[i] >> 32) != number) missing = at + word_place(i);
         while ((u32)(load_word(missing) >> 32) != number && keeps_waiting(waiting, looks)) {}
     } while (keeps_waiting(waiting, looks));
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) v[i] = bits_to_f32((u32)words[i]);
 }
-// Values `first + lane`, 32 further and so on, as far as `end`.
+// Values `first + lane`, 32 further and so on, as far as `end`; from a run of words on.
 template <u32 COUNT> DEVICE void take_strided(const Waiting& waiting, const Source& from, u32 first, u32 end, float (&v)[COUNT]) {
     u32 number = waiting.epoch + (u32)from.number, looks = 0;
+    const u64* own = static_cast<const u64*>(from.at) + word_place(first + lane_index());
     u64 words[COUNT];
     bool is_there;
     do {
@@ -133,7 +140,7 @@ template <u32 COUNT> DEVICE void take_strided(const Waiting& waiting, const Sour
             words[i] = (u64)number << 32;
             if (at >= end) continue;
             if (from.number == 0) words[i] |= f32_to_bits(static_cast<const float*>(from.at)[at]);
-            else words[i] = load_word(static_cast<const u64*>(from.at) + at);
+            else words[i] = load_word(own + i * word_place(LANES));
         }
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
@@ -145,7 +152,7 @@ DEVICE float take_one(const Waiting& waiting, const Source& from, u32 at) {
     if (from.number == 0) return static_cast<const float*>(from.at)[at];
     u32 number = waiting.epoch + (u32)from.number, looks = 0;
     u64 word;
-    do word = load_word(static_cast<const u64*>(from.at) + at);
+    do word = load_word(static_cast<const u64*>(from.at) + word_place(at));
     while ((u32)(word >> 32) != number && keeps_waiting(waiting, looks));
     return bits_to_f32((u32)word);
 }
@@ -156,7 +163,7 @@ struct Target {
     float* plain;
 };
 DEVICE void put(const Target& to, u32 at, float value, u32 number) {
-    if (to.words) store_word(to.words + at, (u64)number << 32 | f32_to_bits(value));
+    if (to.words) store_word(to.words + word_place(at), (u64)number << 32 | f32_to_bits(value));
     if (to.plain) to.plain[at] = value;
 }
 #endif

@@ -24,6 +24,11 @@ pub(super) struct Target {
     pub plain: DevicePtr,
 }
 
+/// Memory of a row's words: four of them take a line of 128 bytes, as gpu/together.h has it.
+pub(super) fn words_bytes(len: usize) -> usize {
+    len.div_ceil(4) * 128
+}
+
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Output {
@@ -83,6 +88,7 @@ pub(super) struct Attend {
     pub q: Source,
     pub k: Source,
     pub v: Source,
+    pub gates: Source,
     pub q_gamma: DevicePtr,
     pub k_gamma: DevicePtr,
     pub turns: DevicePtr,
@@ -98,13 +104,14 @@ pub(super) struct Attend {
     pub num_splits: u32,
     pub pairs: u32,
     pub adjacent: u32,
-    pub unused: u32,
+    pub answer: u32,
+    pub out: Target,
 }
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Combine {
-    pub q: Source,
+    pub gates: Source,
     pub partials: DevicePtr,
     pub sums: DevicePtr,
     pub done: DevicePtr,

@@ -21,6 +21,7 @@ use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
 use crate::gpu::megakernel::phases::{
     Attend, Combine, Delta, Embed, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target,
+    words_bytes,
 };
 use crate::gpu::megakernel::pieces::{Job, Plan, Weights};
 use crate::gpu::memory::DeviceMemory;
@@ -198,7 +199,7 @@ impl Recorder {
         let words = match self.words.entry((at, len, is_second)) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(none) => {
-                none.insert(DeviceMemory::zeros(&self.driver, len * size_of::<u64>())?)
+                none.insert(DeviceMemory::zeros(&self.driver, words_bytes(len))?)
             }
         };
         let words = words.ptr();
@@ -438,10 +439,14 @@ impl Recorder {
         let norm = args.head_norm.as_ref();
         let gammas = norm.map(|norm| [ptr(norm.q_gamma), ptr(norm.k_gamma)]);
         let [q_gamma, k_gamma] = gammas.unwrap_or([DevicePtr::NULL; 2]);
-        let attend = Attend {
-            q: self.source(args.q),
+        // Splits are attended to by this phase and put together by the next one.
+        let number = self.number() as u32;
+        let q = self.source(args.q);
+        let mut attend = Attend {
+            q,
             k: self.source(args.k),
             v: self.source(args.v),
+            gates: if args.gated { q } else { Source::default() },
             q_gamma,
             k_gamma,
             turns: turns.of(&self.driver, args.rope.inv_freq)?,
@@ -457,18 +462,20 @@ impl Recorder {
             num_splits,
             pairs: args.rope.inv_freq.len() as u32,
             adjacent: u32::from(args.rope.style == RopeStyle::Adjacent),
-            unused: 0,
+            answer: number + 1,
+            out: Target::default(),
         };
-        let number = self.number() as u32;
+        let place = self.phases.len();
         self.phases.push(Phase::Attend(attend));
         self.plan.skip();
-        let no_gates = Source::default();
+        attend.out = self.write(args.out, args.num_heads * args.head_dim, None, None)?;
+        self.phases[place] = Phase::Attend(attend);
         let combine = Combine {
-            q: if args.gated { attend.q } else { no_gates },
+            gates: attend.gates,
             partials,
             sums,
             done,
-            out: self.write(args.out, args.num_heads * args.head_dim, None, None)?,
+            out: attend.out,
             number,
             num_heads: attend.num_heads,
             q_stride,

@@ -13,6 +13,8 @@ constexpr u32 PREFETCH_BYTES = DK * DV * 4 / HEAD_WARPS / 16 * 16;
 struct Shared {
     Staged<HEAD_WARPS * WARP_COLUMNS> staged[STEPS];
     float answers[STEPS][DV];
+    // Of blocks that read the same history.
+    u32 came_before;
 };
 
 // What a warp prepares of the rows of a chain: q, k, v or gates of every GROUPS'th.
@@ -22,15 +24,17 @@ struct Part {
 };
 constexpr u32 MOST_DIM = DK > DV ? DK : DV;
 // Where a warp's share of a batch of steps lies: what its first row's convolution reads; the gates of step `lane`; what the
-// answers of step `warp` become.
+// answers of the step that the warp norms become.
 struct Sources {
     Window window;
     u64 gates, item;
 };
+// By the last warps: the first ones have a history to move.
+DEVICE u32 normed_step() { return HEAD_WARPS - 1 - warp_index(); }
 DEVICE Sources find_sources(const Layer& layer, const Step* steps, u32 state, u32 first, u32 count) {
     auto row = [&](u32 at) { return (u64)steps[first + smaller(at, count - 1)].row; };
     u32 own = smaller(warp_index() / 4, count - 1);
-    return {window_of_chain(steps, layer, state, first + own), row(lane_index()) * HV + block_x(), row(warp_index()) * HV + block_x()};
+    return {window_of_chain(steps, layer, state, first + own), row(lane_index()) * HV + block_x(), row(normed_step()) * HV + block_x()};
 }
 // What is there of it, but for rows after the first.
 struct Raw {
@@ -47,7 +51,18 @@ template <bool ANSWERS>
 DEVICE void load_raw(Raw& to, const Sources& from, const Part& part, const Layer& layer, const Norm& norm, u32 count) {
     if (part.number < 3) load_values(to.values, from.window, part.channel, part.dim);
     else to.alpha = layer.alpha[from.gates], to.beta = layer.beta[from.gates];
-    if (ANSWERS && warp_index() < count) to.z = load_factors(norm.z + from.item * DV);
+    if (ANSWERS && normed_step() < count) to.z = load_factors(norm.z + from.item * DV);
+}
+// The history after a single row, by the warp that has read what is left of it.
+DEVICE void keep_history(const Layer& layer, const Raw& raw, const Part& part, u32 state) {
+    float* to = layer.history + (u64)state * KEPT_ROWS * CHANNELS + part.channel;
+#pragma unroll
+    for (u32 j = 0; j < (MOST_DIM + LANES - 1) / LANES; j++) {
+        u32 at = lane_index() + j * LANES;
+        if (at >= part.dim) continue;
+#pragma unroll
+        for (u32 i = 0; i < KEPT_ROWS; i++) to[(u64)i * CHANNELS + at] = raw.values.of[j][i + 1];
+    }
 }
 
 // Value heads that read the same key head read the same history: the last of them to come moves it. `tickets`: of the chain's
@@ -64,25 +79,29 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
     if (part.number == 0) part.channel = q_channel, part.length = q_scale;
     if (part.number == 2) part.channel = v_channel, part.dim = DV, part.length = 0.0f;
 
-    // What earlier kernels may still write is asked for as far as L2, what nobody writes is read.
-    if (lane == 0) prefetch(committed + warp * (PREFETCH_BYTES / 4), PREFETCH_BYTES);
+    // The step before has left the state, and a copy of this one's tables lies between: no kernel that still runs writes it. A commit has
+    // no registers to spare for it, nor the need: there are other blocks to wait beside.
+    State<4> state = {};
+    if (ANSWERS && active) load_state(state, committed + column);
+    if (!ANSWERS && lane == 0) prefetch(committed + warp * (PREFETCH_BYTES / 4), PREFETCH_BYTES);
     if (warp < 3 && lane < KEPT_ROWS)
         prefetch(layer.history + ((u64)index * KEPT_ROWS + lane) * CHANNELS + part.channel, part.dim * sizeof(float));
     Raw raw;
     if (ANSWERS) load_fixed(raw, part, layer);
     Factors gamma = {};
-    if (ANSWERS && warp < STEPS) gamma = load_factors(norm.gamma);
+    if (ANSWERS && normed_step() < STEPS) gamma = load_factors(norm.gamma);
     Sources sources = find_sources(layer, steps, index, 0, smaller(num_rows, STEPS));
     wait_for_inputs();
 
-    // Without answers there are other blocks to wait beside, and none of the registers to spare.
     if (ANSWERS) load_raw<ANSWERS>(raw, sources, part, layer, norm, num_rows);
-    State<4> state = {};
-    if (active) load_state(state, committed + column);
+    if (!ANSWERS && active) load_state(state, committed + column);
     if (DK / 4 + lane < KEYS / 4 && warp < STEPS) {
         shared.staged[warp].q[DK / 4 + lane] = {};
         shared.staged[warp].k[DK / 4 + lane] = {};
     }
+    // What this block needs of the history has been read when a batch of steps is staged: the last of those that share it may move it.
+    bool keeps = ANSWERS && segment.advance && num_rows == 1;
+    u32 came_before = 0, shares = (HV + HK - 1 - key_head) / HK;
 #pragma unroll 1
     for (u32 first = 0; first < num_rows; first += STEPS) {
         u32 count = smaller(num_rows - first, STEPS);
@@ -105,8 +124,9 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
             }
         }
         sync_threads();
+        if (segment.advance && first + STEPS >= num_rows && warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
         Factors gates = {};
-        if (ANSWERS && warp < count) gates = gates_of(raw.z);
+        if (ANSWERS && normed_step() < count) gates = gates_of(raw.z);
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
             Parts<4> parts = advance<true, ANSWERS>(state, shared.staged[i], warp_index());
@@ -114,15 +134,18 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
             float answer = whole(parts);
             if (active && lane % 8 < 4) shared.answers[i][column + lane % 4] = answer;
         }
+        if (keeps && warp == MOVER && lane == 0) shared.came_before = came_before;
         // Also: the next rows overwrite what these ones needed.
         if (ANSWERS || first + STEPS < num_rows) sync_threads();
-        if (ANSWERS && warp < count) norm_head(norm, sources.item, load_factors(shared.answers[warp]), gamma, gates);
+        if (ANSWERS && normed_step() < count) norm_head(norm, sources.item, load_factors(shared.answers[normed_step()]), gamma, gates);
     }
     if (!segment.advance) return;
-    // What this block needs of the history has been read, and used too, so that nothing is left to be ordered.
-    u32 came_before = 0, shares = (HV + HK - 1 - key_head) / HK;
-    if (warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
     if (active) store_state(state, committed + column);
+    if (keeps) {
+        // Of the history of value heads each is one block's.
+        if (warp == 2 || (warp < 2 && shared.came_before + 1 == shares)) keep_history(layer, raw, part, index);
+        return;
+    }
     Window last = window_of_chain(steps, layer, index, num_rows - 1);
     // By other warps than those that norm.
     for (u32 i = THREADS - 1 - thread_index(); i < DV; i += THREADS) move_history(layer, last, index, v_channel + i);

@@ -2,6 +2,14 @@
 //
 // x: [N, K]. Grid: N by stretches of 2048 inputs; every thread block of a row adds all the row's squares up for itself, which
 // spares a launch.
+// NORMED: there is a norm. FORMS: bits for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short
+// that the instructions it passes over would count.
+#ifndef FORMS
+#define NORMED 1
+#define FORMS 1
+#define IN_CORES 0
+#define ALIGNED 1
+#endif
 #include "activate.h"
 
 constexpr u32 THREADS = 256;
@@ -11,23 +19,23 @@ constexpr u32 TOGETHER = 3;
 
 struct ActivateArgs {
     const float* x;
-    // Null: no norm.
     const float* gamma;
     Activations to;
     u32 cols;
     float eps;
-    Layout layout;
+    // See Layout.
+    u32 apart, terms;
 };
 
 KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
     let_next_start();
     SHARED float squares[SQUARES];
     u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();
-    RowOf x = {args.x + (u64)row * cols, cols, cols % 4 == 0};
+    RowOf x = {args.x + (u64)row * cols, cols, ALIGNED};
     float v[OWN] = {};
-    if (args.gamma) {
+    if constexpr (NORMED) {
         float factors[OWN];
-        load_block({args.gamma, cols, cols % 4 == 0}, block, factors);
+        load_block({args.gamma, cols, ALIGNED}, block, factors);
         wait_for_inputs();
 #pragma unroll 1
         for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
@@ -50,11 +58,11 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
         load_block(x, block, v);
     }
     if (256 * block >= cols) return;
-    bool inputs_first = args.layout.apart > 1;
+    bool inputs_first = args.apart > 1;
     u64 tile = row / COLUMNS, blocks = inputs_first ? 1 : cols / 256, units = inputs_first ? 1 : (cols + 63) / 64;
-    Activations to = args.to;
-    if (to.by256) to.by256 += tile * blocks * BYTES_256;
-    if (to.by32) to.by32 += tile * units * BYTES_32;
-    if (to.floats) to.floats += tile * units * args.layout.terms * TERM_BYTES;
-    put_forms(to, row % COLUMNS, cols, block, args.layout, v);
+    Activations to = {};
+    if (FORMS & 1) to.by256 = args.to.by256 + tile * blocks * BYTES_256;
+    if (FORMS & 2) to.by32 = args.to.by32 + tile * units * BYTES_32;
+    if (FORMS & 4) to.floats = args.to.floats + tile * units * args.terms * TERM_BYTES;
+    put_forms(to, row % COLUMNS, cols, block, {args.apart, args.terms, IN_CORES}, v);
 }

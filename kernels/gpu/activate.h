@@ -91,7 +91,7 @@ DEVICE void put_in_cores(u8* at, u32 column, const u32 (&words)[2], i32 sum) {
     if (lane % 2 == 0) *reinterpret_cast<u16*>(sums) = f32_to_f16((float)sum);
 }
 
-// How the blocks of a call's activations stand. Mirrors src/gpu/linear.rs.
+// How the blocks of a call's activations stand.
 struct Layout {
     // From a block to that of the next inputs, in blocks; more than 1: there are so many column tiles, whose blocks for the same inputs
     // come one after another.

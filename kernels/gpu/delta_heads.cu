@@ -66,11 +66,11 @@ DEVICE void keep_history(const Layer& layer, const Raw& raw, const Part& part, u
 }
 
 // Value heads that read the same key head read the same history: the last of them to come moves it. `tickets`: of the chain's
-// key heads, zero before and after.
-template <bool ANSWERS>
+// key heads, zero before and after. ONE: of a chain of one row.
+template <bool ANSWERS, bool ONE>
 DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segment, const Step* steps, float q_scale, u32* tickets, Shared& shared) {
     u32 head = block_x(), key_head = head % HK, warp = warp_index(), lane = lane_index();
-    u32 num_rows = segment.num_rows, index = segment.state_index;
+    u32 num_rows = ONE ? 1 : segment.num_rows, index = segment.state_index;
     u32 q_channel = key_head * DK, k_channel = (HK + key_head) * DK, v_channel = 2 * HK * DK + head * DV;
     u32 column = warp * WARP_COLUMNS + lane / 8 * 4;
     bool active = DV % (HEAD_WARPS * WARP_COLUMNS) == 0 || column < DV;
@@ -100,7 +100,6 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
         shared.staged[warp].k[DK / 4 + lane] = {};
     }
     // What this block needs of the history has been read when a batch of steps is staged: the last of those that share it may move it.
-    bool keeps = ANSWERS && segment.advance && num_rows == 1;
     u32 came_before = 0, shares = (HV + HK - 1 - key_head) / HK;
 #pragma unroll 1
     for (u32 first = 0; first < num_rows; first += STEPS) {
@@ -134,14 +133,14 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
             float answer = whole(parts);
             if (active && lane % 8 < 4) shared.answers[i][column + lane % 4] = answer;
         }
-        if (keeps && warp == MOVER && lane == 0) shared.came_before = came_before;
+        if (ONE && warp == MOVER && lane == 0) shared.came_before = came_before;
         // Also: the next rows overwrite what these ones needed.
         if (ANSWERS || first + STEPS < num_rows) sync_threads();
         if (ANSWERS && normed_step() < count) norm_head(norm, sources.item, load_factors(shared.answers[normed_step()]), gamma, gates);
     }
     if (!segment.advance) return;
     if (active) store_state(state, committed + column);
-    if (keeps) {
+    if constexpr (ONE) {
         // Of the history of value heads each is one block's.
         if (warp == 2 || (warp < 2 && shared.came_before + 1 == shares)) keep_history(layer, raw, part, index);
         return;
@@ -165,14 +164,17 @@ struct HeadsArgs {
     float q_scale;
 };
 // Grid: heads, segments.
-KERNEL_AHEAD(delta_walk_heads, HeadsArgs, THREADS, 1) {
+template <bool ONE> DEVICE void walk_heads(const HeadsArgs& args) {
     let_next_start();
     SHARED Shared shared;
     Segment segment = args.tables.segments[block_y()];
     const Step* steps = args.tables.steps + segment.first_step;
-    if (segment.num_rows > 0) walk_head<true>(args.layer, args.norm, segment, steps, args.q_scale, args.tickets + block_y() * HK, shared);
+    if (segment.num_rows > 0) walk_head<true, ONE>(args.layer, args.norm, segment, steps, args.q_scale, args.tickets + block_y() * HK, shared);
     else wait_for_inputs();
 }
+KERNEL_AHEAD(delta_walk_heads, HeadsArgs, THREADS, 1) { walk_heads<false>(args); }
+// Chains of one row: a launch is so short that the instructions which others need would count.
+KERNEL_AHEAD(delta_decode_heads, HeadsArgs, THREADS, 1) { walk_heads<true>(args); }
 
 // Layers of a launch: as many as a kernel's struct has room for.
 constexpr u32 MOST_LAYERS = 48;
@@ -187,5 +189,5 @@ struct CommitArgs {
 KERNEL_AHEAD(delta_commit, CommitArgs, THREADS, 2) {
     let_next_start();
     SHARED Shared shared;
-    walk_head<false>(args.layers[block_y()], {}, args.tables.segments[0], args.tables.steps, 0.0f, args.tickets + block_y() * HK, shared);
+    walk_head<false, false>(args.layers[block_y()], {}, args.tables.segments[0], args.tables.steps, 0.0f, args.tickets + block_y() * HK, shared);
 }

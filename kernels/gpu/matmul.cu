@@ -7,7 +7,7 @@
 // not ended: so memory is busy all the time.
 // GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
 // every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
-// SLICES_OF_PIECE: 1 or 2. Columns are read from L1, where warps find what others have read for rows beside theirs.
+// SLICES_OF_PIECE: 1 or 2. ROW_BLOCKS: of 256 inputs of the row, that a warp has at once. Columns are read from L1, where warps find what others have read for rows beside theirs.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GATED 0
@@ -17,6 +17,7 @@
 #define RESIDENT 1
 #define SLICES_OF_PIECE 2
 #define COLUMN_TILES 1
+#define ROW_BLOCKS 4
 #endif
 #define KEPT (ONE_ROW ? 1 : 8)
 #include "activate.h"
@@ -184,10 +185,10 @@ struct Ring {
 };
 
 // Blocks of 256 inputs of a warp whose values are on their way together.
-constexpr u32 TOGETHER = 4;
+constexpr u32 TOGETHER = ROW_BLOCKS;
 typedef float Stretch[TOGETHER][OWN];
 // Of them, those whose norm's factors are there before the row is; for more, registers are too few.
-constexpr u32 EARLY = 2;
+constexpr u32 EARLY = smaller(2u, TOGETHER);
 typedef float EarlyFactors[EARLY][OWN];
 
 // Values of a row, from block `first` on.

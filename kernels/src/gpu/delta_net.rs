@@ -116,7 +116,11 @@ impl GpuDevice {
                 threads: head_threads(&shape),
                 shared_bytes: 0,
             };
-            return self.launch(&whole_heads(&shape), "delta_walk_heads", launch, &args);
+            let name = match segments.iter().all(|segment| segment.num_rows < 2) {
+                true => "delta_decode_heads",
+                false => "delta_walk_heads",
+            };
+            return self.launch(&whole_heads(&shape), name, launch, &args);
         }
         self.prepare_and_walk(&inputs, &staged, norm.out)?;
         let args = NormArgs {

@@ -34,30 +34,57 @@ struct ActivateArgs {
     to: Activations,
     cols: u32,
     eps: f32,
-    layout: Layout,
-}
-
-/// See gpu/activate.h.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Layout {
     apart: u32,
     terms: u32,
-    in_cores: u32,
 }
 
-fn activate_source() -> Source {
-    Source {
-        name: "activate.cu",
-        text: include_str!("../../gpu/activate.cu"),
-        defines: Vec::new(),
+/// What gpu/activate.cu is compiled for.
+#[derive(Clone, Copy)]
+struct ActivateKind {
+    normed: bool,
+    /// Of the rows that products read.
+    forms: [bool; 3],
+    in_cores: bool,
+    aligned: bool,
+}
+
+impl ActivateKind {
+    fn source(self) -> Source {
+        let flag = |name, is_set: bool| (name, u32::from(is_set).to_string());
+        let bits = self.forms.iter().rev();
+        let forms = bits.fold(0, |bits, is_read| bits << 1 | u32::from(*is_read));
+        Source {
+            name: "activate.cu",
+            text: include_str!("../../gpu/activate.cu"),
+            defines: vec![
+                flag("NORMED", self.normed),
+                ("FORMS", forms.to_string()),
+                flag("IN_CORES", self.in_cores),
+                flag("ALIGNED", self.aligned),
+            ],
+        }
     }
 }
 
 /// All that this module and [`crate::gpu::matrix`] launch, with types of published models; see [`crate::gpu::sources`].
 pub(super) fn sources() -> Vec<Source> {
     let types = |dtypes: &[DType]| dtypes.iter().fold(0, |mask, d| mask | 1 << d.ggml_id());
-    let mut sources = vec![activate_source(), pack_source()];
+    let mut sources = vec![pack_source()];
+    for normed in [false, true] {
+        let all = ActivateKind {
+            normed,
+            forms: [true; 3],
+            in_cores: false,
+            aligned: false,
+        };
+        let by256 = ActivateKind {
+            forms: [true, false, false],
+            in_cores: true,
+            aligned: true,
+            ..all
+        };
+        sources.extend([all, by256].map(ActivateKind::source));
+    }
     let of_models = [
         (&[DType::Q4K, DType::Q6K][..], 2),
         (&[DType::Q5K, DType::Q8_0], 1),
@@ -291,6 +318,7 @@ impl GpuDevice {
             Some(place)
         });
         let scratch = self.scratch(Scratch::Activations, bytes)?;
+        let forms = places.map(|place| place.is_some());
         let [by256, by32, floats] =
             places.map(|place| place.map_or(DevicePtr::NULL, |place| scratch.add(place)));
         let to = Activations {
@@ -299,10 +327,11 @@ impl GpuDevice {
             floats,
         };
         let fed = wide.filter(|shape| shape.fed);
-        let layout = Layout {
-            apart: fed.map_or(1, |_| columns / COLUMNS) as u32,
-            terms: float_terms(types) as u32,
-            in_cores: u32::from(fed.is_some_and(|shape| shape.grouped)),
+        let kind = ActivateKind {
+            normed: norm.is_some(),
+            forms,
+            in_cores: fed.is_some_and(|shape| shape.grouped),
+            aligned: cols.is_multiple_of(4),
         };
         let args = ActivateArgs {
             x: x.on_gpu().memory.ptr(),
@@ -310,14 +339,15 @@ impl GpuDevice {
             to,
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
-            layout,
+            apart: fed.map_or(1, |_| columns / COLUMNS) as u32,
+            terms: float_terms(types) as u32,
         };
         let launch = Launch {
             grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],
             threads: ACTIVATE_THREADS,
             shared_bytes: 0,
         };
-        self.launch(&activate_source(), "activate", launch, &args)?;
+        self.launch(&kind.source(), "activate", launch, &args)?;
         Ok(to)
     }
 }

@@ -18,6 +18,8 @@ const SUMS_BYTES: [usize; 2] = [16 << 10, 8 << 10];
 /// beside rings and those of three do not.
 const MOST_COLUMN_TILES: usize = 2;
 const LARGE_SHARED_BYTES: usize = 160 << 10;
+/// Blocks of 256 inputs of a single row that a warp has at once; for more, registers are too few.
+const MOST_ROW_BLOCKS: usize = 4;
 /// Types whose products need more registers, so that there are fewer warps.
 const HEAVY_WARPS: usize = 16;
 pub(super) const HEAVY: [DType; 3] = [DType::F32, DType::F16, DType::Q2K];
@@ -103,6 +105,8 @@ pub(in crate::gpu) struct Narrow {
     column_tiles: usize,
     matrices: usize,
     stages: usize,
+    /// Of a single row, that a warp has at once.
+    row_blocks: usize,
     /// Sixteens of rows whose sums wait for each other at a time.
     round: usize,
     /// Of the launch.
@@ -273,6 +277,7 @@ impl Narrow {
             column_tiles,
             matrices: work.matrices,
             stages,
+            row_blocks: row_blocks(choice, work.cols),
             round,
             blocks,
             shared_bytes: bytes(stages),
@@ -337,7 +342,18 @@ impl Narrow {
             self.choice,
             self.stages,
             self.column_tiles,
+            self.row_blocks,
         )
+    }
+}
+
+/// Blocks of 256 inputs of a single row that a warp has at once: as many as there are for it.
+fn row_blocks(choice: Choice, cols: usize) -> usize {
+    let blocks = cols.div_ceil(256).div_ceil(choice.warps);
+    if choice.row_inside {
+        blocks.clamp(1, MOST_ROW_BLOCKS)
+    } else {
+        1
     }
 }
 
@@ -347,6 +363,7 @@ fn source(
     choice: Choice,
     stages: usize,
     column_tiles: usize,
+    row_blocks: usize,
 ) -> Source {
     let define = |name, value: usize| (name, value.to_string());
     Source {
@@ -361,6 +378,7 @@ fn source(
             define("RESIDENT", choice.resident),
             define("SLICES_OF_PIECE", choice.slices),
             define("COLUMN_TILES", column_tiles),
+            define("ROW_BLOCKS", row_blocks),
         ],
     }
 }
@@ -407,16 +425,21 @@ fn is_heavy(types: u32) -> bool {
 /// For a row alone, for some rows and, where types have such products, for twice as many.
 pub(super) fn sources(types: u32, matrices: usize) -> Vec<Source> {
     let most = most_column_tiles(types);
-    let kinds = [(USUAL, 1), (SEVERAL, 1), (SEVERAL, 2)];
-    let kinds = kinds.into_iter().filter(|(_, tiles)| *tiles <= most);
-    let source = |(choice, column_tiles): (Choice, usize)| {
+    let kinds = [
+        (USUAL, 1, 1),
+        (USUAL, 1, MOST_ROW_BLOCKS),
+        (SEVERAL, 1, 1),
+        (SEVERAL, 2, 1),
+    ];
+    let kinds = kinds.into_iter().filter(|(_, tiles, _)| *tiles <= most);
+    let source = |(choice, column_tiles, row_blocks): (Choice, usize, usize)| {
         let heavy = Choice {
             warps: choice.warps.min(HEAVY_WARPS),
             resident: 1,
             ..choice
         };
         let choice = if is_heavy(types) { heavy } else { choice };
-        source(types, matrices, choice, 2, column_tiles)
+        source(types, matrices, choice, 2, column_tiles, row_blocks)
     };
     kinds.map(source).collect()
 }

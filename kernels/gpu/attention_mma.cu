@@ -1,8 +1,11 @@
 // Attention with matrix units: see attention_tiles.h, whose groups of warps are thread blocks here.
 //
 // Rows share a block if they see the same slots at the same places; a row that goes by its path has a block to itself for the
-// splits in which that lies.
+// splits in which that lies. PATHS: there may be such rows.
 #include "arch.h"
+#ifndef PATHS
+#define PATHS 1
+#endif
 
 DEVICE u32 group_thread() { return thread_index(); }
 DEVICE u32 group_warp() { return warp_index(); }
@@ -23,7 +26,7 @@ struct Tile {
 DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
     Tile tile = {};
     u32 num_rows = args.end_row - args.first_row, path_blocks = num_rows * args.path_splits, x = block_x(), limit = 1;
-    tile.by_path = x < path_blocks;
+    tile.by_path = PATHS && x < path_blocks;
     if (tile.by_path) {
         tile.first_row = args.first_row + x % num_rows;
     } else {
@@ -150,7 +153,7 @@ KERNEL_AHEAD(attend, AttendArgs, THREADS, 2) {
         // Also: what the rows before left in shared memory is done with.
         sync_threads();
         take_rows(block, tile, rows_seen);
-        attend_rows(args, block, tile.by_path);
+        attend_rows(args, block, PATHS && tile.by_path);
         if (args.tickets) combine_rows(args, block);
     }
 }

@@ -7,7 +7,7 @@
 // not ended: so memory is busy all the time.
 // GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
 // every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
-// SLICES_OF_PIECE: 1 or 2. ROW_BLOCKS: of 256 inputs of the row, that a warp has at once. Columns are read from L1, where warps find what others have read for rows beside theirs.
+// SLICES_OF_PIECE: 1 or 2. ROW_BLOCKS: of 256 inputs of the row, that a warp has at once. ONE_JOB: there is one. Columns are read from L1, where warps find what others have read for rows beside theirs.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GATED 0
@@ -18,6 +18,7 @@
 #define SLICES_OF_PIECE 2
 #define COLUMN_TILES 1
 #define ROW_BLOCKS 4
+#define ONE_JOB 0
 #endif
 #define KEPT (ONE_ROW ? 1 : 8)
 #include "activate.h"
@@ -61,11 +62,19 @@ template <u32 T> constexpr u32 largest_tile() {
 }
 constexpr u32 STAGE_BYTES = largest_tile<0>();
 constexpr bool ONE_TYPE = (TYPES & (TYPES - 1)) == 0;
+constexpr u32 least_type(u32 types) { return types & 1 ? 0 : 1 + least_type(types >> 1); }
+
+DEVICE u32 jobs_of(const MatmulArgs& args) { return ONE_JOB ? 1 : args.num_jobs; }
+// Whose rows a sixteen is, from `job` on.
+DEVICE u32 job_of(const MatmulArgs& args, u32 sixteen, u32 job) {
+    while (job + 1 < jobs_of(args) && sixteen >= args.jobs[job + 1].first_block) job++;
+    return job;
+}
 
 // The first sixteen of rows, of all jobs', of a block.
 DEVICE u32 first_of_block(const MatmulArgs& args, u32 number) {
     u32 at = number * args.share + smaller(number, args.extra), all = 0;
-    for (u32 j = 0; j < args.num_jobs; j++) {
+    for (u32 j = 0; j < jobs_of(args); j++) {
         u32 sixteens = (args.jobs[j].rows + TILE_ROWS - 1) / TILE_ROWS, words = args.row_words[j];
         if (at <= sixteens * words) return all + (at + words - 1) / words;
         at -= sixteens * words;
@@ -85,8 +94,8 @@ DEVICE Piece piece_of(const MatmulArgs& args, u32 number, u32& job) {
     Piece piece;
     piece.sixteen = number / PIECES;
     piece.matrix = number % PIECES / OF_MATRIX;
-    while (job + 1 < args.num_jobs && piece.sixteen >= args.jobs[job + 1].first_block) job++;
-    piece.type = args.jobs[job].types[piece.matrix];
+    job = job_of(args, piece.sixteen, job);
+    piece.type = ONE_TYPE ? least_type(TYPES) : args.jobs[job].types[piece.matrix];
     bool by256 = is_by256(piece.type);
     u32 slice = number % OF_MATRIX * SLICES_OF_PIECE, of_256 = by256 ? 1 : 4, tiles = by256 ? (args.cols + 255) / 256 : (args.cols + 63) / 64;
     piece.from = slice_start(slice, args.cols, of_256, tiles);
@@ -243,9 +252,8 @@ constexpr bool BY_32 = (TYPES & (1 << Q4_0 | 1 << Q4_1 | 1 << Q5_0 | 1 << Q5_1 |
 DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count) {
     constexpr u32 OUTPUTS = TILE_ROWS * KEPT * COLUMN_TILES;
     for (u32 at = thread_index(); at < count * OUTPUTS; at += THREADS) {
-        u32 sixteen = first + at / OUTPUTS, r = at % TILE_ROWS, c = at % OUTPUTS / TILE_ROWS, j = 0;
-        while (j + 1 < args.num_jobs && sixteen >= args.jobs[j + 1].first_block) j++;
-        const Job& job = args.jobs[j];
+        u32 sixteen = first + at / OUTPUTS, r = at % TILE_ROWS, c = at % OUTPUTS / TILE_ROWS;
+        const Job& job = args.jobs[job_of(args, sixteen, 0)];
         u32 row = (sixteen - job.first_block) * TILE_ROWS + r;
         if (row >= job.rows || c >= args.num_rows) continue;
         u32 place = ONE_ROW ? r : (c / COLUMNS * 4 + r / 8 * 2 + c % 2) * LANES + 4 * (r % 8) + c % COLUMNS / 2;
@@ -273,7 +281,12 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
     DYNAMIC_SHARED(shared);
     // A multiprocessor's blocks are, as far as is known, apart by the number of multiprocessors.
     u32 apart = grid_x() / args.beside, place = block_x() % apart * args.beside + block_x() / apart;
-    u32 first = first_of_block(args, place), last = first_of_block(args, place + 1);
+    u32 first = 0, last = 0;
+#pragma unroll 1
+    for (u32 i = 0; i < 2; i++) {
+        first = last;
+        last = first_of_block(args, place + i);
+    }
     u32 number = first * PIECES + warp_index();
     Feed feed = {number, last * PIECES, nullptr, 0, 0};
     feed.seek(args);

@@ -161,11 +161,13 @@ impl Shape {
         source
     }
 
-    fn attend_mma(&self, tiles: usize) -> Source {
+    /// `paths`: rows may find slots by their paths.
+    fn attend_mma(&self, tiles: usize, paths: bool) -> Source {
         let text = include_str!("../../../gpu/attention_mma.cu");
         let mut source = self.source("attention_mma.cu", text);
         source.defines.push(("GROUP", self.group().to_string()));
         source.defines.push(("TILES", tiles.to_string()));
+        source.defines.push(("PATHS", u32::from(paths).to_string()));
         source
     }
 
@@ -325,7 +327,8 @@ impl GpuDevice {
                     ..*args
                 };
                 let launch = shape.mma_launch(tiles, &args);
-                self.launch(&shape.attend_mma(tiles), "attend", launch, &args)?;
+                let source = shape.attend_mma(tiles, args.path_splits > 0);
+                self.launch(&source, "attend", launch, &args)?;
                 if combines {
                     return Ok(());
                 }
@@ -388,7 +391,7 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
             sources.extend([shape.keys_and_values(), shape.attend()]);
             if shape.fits_units() {
                 sources.push(shape.combine());
-                sources.extend(TILES.map(|tiles| shape.attend_mma(tiles)));
+                sources.extend(TILES.map(|tiles| shape.attend_mma(tiles, true)));
             }
         }
     }
@@ -402,7 +405,7 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
         (Bf16, Bf16),
     ] {
         let shape = shape(large, k, v);
-        sources.extend([shape.keys_and_values(), shape.attend_mma(TILES[3])]);
+        sources.extend([shape.keys_and_values(), shape.attend_mma(TILES[3], true)]);
     }
     sources.push(shape(large, Q5_1, Tq3_0).attend());
     sources

@@ -105,8 +105,7 @@ pub(in crate::gpu) struct Narrow {
     column_tiles: usize,
     matrices: usize,
     stages: usize,
-    /// Of a single row, that a warp has at once.
-    row_blocks: usize,
+    kind: Kind,
     /// Sixteens of rows whose sums wait for each other at a time.
     round: usize,
     /// Of the launch.
@@ -277,7 +276,10 @@ impl Narrow {
             column_tiles,
             matrices: work.matrices,
             stages,
-            row_blocks: row_blocks(choice, work.cols),
+            kind: Kind {
+                row_blocks: row_blocks(choice, work.cols),
+                one_job: work.heights.iter().filter(|rows| **rows > 0).count() == 1,
+            },
             round,
             blocks,
             shared_bytes: bytes(stages),
@@ -342,9 +344,18 @@ impl Narrow {
             self.choice,
             self.stages,
             self.column_tiles,
-            self.row_blocks,
+            self.kind,
         )
     }
+}
+
+/// What the kernel is compiled for besides, so that it is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    /// Blocks of 256 inputs of a single row that a warp has at once.
+    row_blocks: usize,
+    /// Whether there is one matrix, or pair of them.
+    one_job: bool,
 }
 
 /// Blocks of 256 inputs of a single row that a warp has at once: as many as there are for it.
@@ -363,7 +374,7 @@ fn source(
     choice: Choice,
     stages: usize,
     column_tiles: usize,
-    row_blocks: usize,
+    kind: Kind,
 ) -> Source {
     let define = |name, value: usize| (name, value.to_string());
     Source {
@@ -378,7 +389,8 @@ fn source(
             define("RESIDENT", choice.resident),
             define("SLICES_OF_PIECE", choice.slices),
             define("COLUMN_TILES", column_tiles),
-            define("ROW_BLOCKS", row_blocks),
+            define("ROW_BLOCKS", kind.row_blocks),
+            define("ONE_JOB", usize::from(kind.one_job)),
         ],
     }
 }
@@ -425,21 +437,21 @@ fn is_heavy(types: u32) -> bool {
 /// For a row alone, for some rows and, where types have such products, for twice as many.
 pub(super) fn sources(types: u32, matrices: usize) -> Vec<Source> {
     let most = most_column_tiles(types);
-    let kinds = [
-        (USUAL, 1, 1),
-        (USUAL, 1, MOST_ROW_BLOCKS),
-        (SEVERAL, 1, 1),
-        (SEVERAL, 2, 1),
-    ];
-    let kinds = kinds.into_iter().filter(|(_, tiles, _)| *tiles <= most);
-    let source = |(choice, column_tiles, row_blocks): (Choice, usize, usize)| {
+    // Those with most in them.
+    let kind = Kind {
+        row_blocks: MOST_ROW_BLOCKS,
+        one_job: false,
+    };
+    let kinds = [(USUAL, 1), (SEVERAL, 1), (SEVERAL, 2)];
+    let kinds = kinds.into_iter().filter(|(_, tiles)| *tiles <= most);
+    let source = |(choice, column_tiles): (Choice, usize)| {
         let heavy = Choice {
             warps: choice.warps.min(HEAVY_WARPS),
             resident: 1,
             ..choice
         };
         let choice = if is_heavy(types) { heavy } else { choice };
-        source(types, matrices, choice, 2, column_tiles, row_blocks)
+        source(types, matrices, choice, 2, column_tiles, kind)
     };
     kinds.map(source).collect()
 }

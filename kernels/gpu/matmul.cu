@@ -206,9 +206,20 @@ DEVICE void load_stretch(const RowOf& row, u32 first, Stretch& v) {
     for (u32 i = 0; i < TOGETHER; i++) load_block(row, first + i * WARPS, v[i]);
 }
 
+// The first goes behind the last: what is done to the first, again and again, is one piece of code for all.
+template <u32 COUNT> DEVICE void turn(float (&v)[COUNT][OWN]) {
+#pragma unroll
+    for (u32 j = 0; j < OWN; j++) {
+        float first = v[0][j];
+#pragma unroll
+        for (u32 i = 0; i + 1 < COUNT; i++) v[i][j] = v[i + 1][j];
+        v[COUNT - 1][j] = first;
+    }
+}
+
 // ONE_ROW: the row in the forms that are read. `v`, `early`: the warp's first stretch and its factors.
 // `squares`: room for the row's.
-DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, const EarlyFactors& early, float* squares) {
+DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, EarlyFactors& early, float* squares) {
     constexpr u32 APART = WARPS * TOGETHER;
     RowOf row = {args.row, args.cols, true}, gamma = {args.gamma, args.cols, true};
     u32 blocks = (args.cols + 255) / 256, last = warp_index();
@@ -218,9 +229,11 @@ DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, c
         for (u32 first = warp_index(); first < blocks; first += APART) {
             if (first != last) load_stretch(row, first, v);
             last = first;
-#pragma unroll
-            for (u32 i = 0; i < TOGETHER; i++)
-                if (first + i * WARPS < blocks) put_squares(squares, first + i * WARPS, v[i]);
+#pragma unroll 1
+            for (u32 i = 0; i < TOGETHER; i++) {
+                if (first + i * WARPS < blocks) put_squares(squares, first + i * WARPS, v[0]);
+                turn(v);
+            }
         }
         sync_threads();
         inverse = inverse_norm(squares, args.cols, args.eps);
@@ -229,17 +242,17 @@ DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, c
     for (u32 first = warp_index(); first < blocks; first += APART) {
         if (first != last) load_stretch(row, first, v);
         last = first;
-#pragma unroll
+#pragma unroll 1
         for (u32 i = 0; i < TOGETHER; i++) {
-            if (first + i * WARPS >= blocks) break;
-            if (args.gamma && i < EARLY && first < APART) {
-                norm(v[i], inverse, early[i < EARLY ? i : 0]);
-            } else if (args.gamma) {
-                float factors[OWN];
-                load_block(gamma, first + i * WARPS, factors);
-                norm(v[i], inverse, factors);
+            u32 block = first + i * WARPS;
+            if (block >= blocks) break;
+            if (args.gamma) {
+                if (i >= EARLY || first >= APART) load_block(gamma, block, early[0]);
+                norm(v[0], inverse, early[0]);
+                turn(early);
             }
-            put_forms(to, 0, args.cols, first + i * WARPS, {1, FORM_TERMS, 0}, v[i]);
+            put_forms(to, 0, args.cols, block, {1, FORM_TERMS, 0}, v[0]);
+            turn(v);
         }
     }
 }

@@ -13,6 +13,7 @@
 mod activate;
 mod attention;
 mod bandwidth;
+mod delta_layers;
 mod delta_net;
 mod lanes;
 mod matmul;

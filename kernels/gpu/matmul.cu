@@ -7,7 +7,8 @@
 // not ended: so memory is busy all the time.
 // GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
 // every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
-// SLICES_OF_PIECE: 1 or 2. ROW_BLOCKS: of 256 inputs of the row, that a warp has at once. ONE_JOB: there is one. Columns are read from L1, where warps find what others have read for rows beside theirs.
+// SLICES_OF_PIECE: 1 or 2. ROW_BLOCKS: of 256 inputs of the row, that a warp has at once. ONE_JOB: there is one job. Columns are read from
+// L1, where warps find what others have read for rows beside theirs.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GATED 0

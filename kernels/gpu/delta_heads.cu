@@ -99,7 +99,8 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
         shared.staged[warp].q[DK / 4 + lane] = {};
         shared.staged[warp].k[DK / 4 + lane] = {};
     }
-    // What this block needs of the history has been read when a batch of steps is staged: the last of those that share it may move it.
+    // What this block needs of the history has been read when a batch of steps is staged: the last of those that share it may move it. A
+    // commit asks later whether it is that one, for its registers' sake.
     u32 came_before = 0, shares = (HV + HK - 1 - key_head) / HK;
 #pragma unroll 1
     for (u32 first = 0; first < num_rows; first += STEPS) {
@@ -123,7 +124,7 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
             }
         }
         sync_threads();
-        if (segment.advance && first + STEPS >= num_rows && warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
+        if (ANSWERS && segment.advance && first + STEPS >= num_rows && warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
         Factors gates = {};
         if (ANSWERS && normed_step() < count) gates = gates_of(raw.z);
 #pragma unroll 1
@@ -139,6 +140,7 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
         if (ANSWERS && normed_step() < count) norm_head(norm, sources.item, load_factors(shared.answers[normed_step()]), gamma, gates);
     }
     if (!segment.advance) return;
+    if (!ANSWERS && warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
     if (active) store_state(state, committed + column);
     if constexpr (ONE) {
         // Of the history of value heads each is one block's.

@@ -198,7 +198,7 @@ struct Ring {
 constexpr u32 TOGETHER = ROW_BLOCKS;
 typedef float Stretch[TOGETHER][OWN];
 // Of them, those whose norm's factors are there before the row is; for more, registers are too few.
-constexpr u32 EARLY = smaller(2u, TOGETHER);
+constexpr u32 EARLY = TOGETHER < 2 ? TOGETHER : 2;
 typedef float EarlyFactors[EARLY][OWN];
 
 // Values of a row, from block `first` on.

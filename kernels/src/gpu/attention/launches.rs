@@ -392,6 +392,7 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
             if shape.fits_units() {
                 sources.push(shape.combine());
                 sources.extend(TILES.map(|tiles| shape.attend_mma(tiles, true)));
+                sources.push(shape.attend_mma(TILES[0], false));
             }
         }
     }

@@ -437,14 +437,22 @@ fn is_heavy(types: u32) -> bool {
 /// For a row alone, for some rows and, where types have such products, for twice as many.
 pub(super) fn sources(types: u32, matrices: usize) -> Vec<Source> {
     let most = most_column_tiles(types);
-    // Those with most in them.
-    let kind = Kind {
+    let full = Kind {
         row_blocks: MOST_ROW_BLOCKS,
         one_job: false,
     };
-    let kinds = [(USUAL, 1), (SEVERAL, 1), (SEVERAL, 2)];
-    let kinds = kinds.into_iter().filter(|(_, tiles)| *tiles <= most);
-    let source = |(choice, column_tiles): (Choice, usize)| {
+    let short = Kind {
+        row_blocks: 1,
+        one_job: true,
+    };
+    let kinds = [
+        (USUAL, 1, full),
+        (USUAL, 1, short),
+        (SEVERAL, 1, full),
+        (SEVERAL, 2, full),
+    ];
+    let kinds = kinds.into_iter().filter(|(_, tiles, _)| *tiles <= most);
+    let source = |(choice, column_tiles, kind): (Choice, usize, Kind)| {
         let heavy = Choice {
             warps: choice.warps.min(HEAVY_WARPS),
             resident: 1,

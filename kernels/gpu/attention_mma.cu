@@ -1,16 +1,21 @@
 // Attention with matrix units: see attention_tiles.h, whose groups of warps are thread blocks here.
 //
 // Rows share a block if they see the same slots at the same places; a row that goes by its path has a block to itself for the
-// splits in which that lies. PATHS: there may be such rows.
+// splits in which that lies. PATHS: there may be such rows. PREPARES: each row is by itself, and those that attend make its queries and its key
+// ready first, which spares a launch; whoever has the split in which the key lies stores it.
 #include "arch.h"
 #ifndef PATHS
 #define PATHS 1
+#define PREPARES 0
 #endif
 
 DEVICE u32 group_thread() { return thread_index(); }
 DEVICE u32 group_warp() { return warp_index(); }
 DEVICE void sync_group() { sync_threads(); }
 #include "attention_tiles.h"
+#if PREPARES
+#include "heads.h"
+#endif
 
 // The rows that a block is launched for.
 struct Tile {
@@ -132,16 +137,49 @@ DEVICE void prefetch_pages(const AttendArgs& args, const Tile& tile, const Place
     prefetch(static_cast<const u8*>(lane_index() % 2 ? args.v : args.k) + at * bytes, bytes);
 }
 
+#if PREPARES
+struct LaunchArgs {
+    AttendArgs attend;
+    PrepareArgs prepare;
+};
+DEVICE const AttendArgs& attend_args(const LaunchArgs& args) { return args.attend; }
+#else
+typedef AttendArgs LaunchArgs;
+DEVICE const AttendArgs& attend_args(const LaunchArgs& args) { return args; }
+#endif
+
 // Grid: single rows and tiles of rows by splits, key heads.
-KERNEL_AHEAD(attend, AttendArgs, THREADS, 2) {
+KERNEL_AHEAD(attend, LaunchArgs, THREADS, 2) {
     DYNAMIC_SHARED(memory);
     // Read by four.
     SHARED Vec4u at[SPLIT / 4];
     SHARED Places rows_seen[LANES];
     let_next_start();
-    Tile tile = find_tile(args, rows_seen);
-    if (warp_index() == 0 && !tile.by_path) prefetch_pages(args, tile, rows_seen);
+    AttendArgs attend = attend_args(args);
+    Tile tile = find_tile(attend, rows_seen);
+    if (warp_index() == 0 && !tile.by_path) prefetch_pages(attend, tile, rows_seen);
+#if PREPARES
+    if (tile.leads == 0) {
+        wait_for_inputs();
+        return;
+    }
+    // Heads of the row that share the key, the key, and its values.
+    Row row = attend.tables.rows[tile.first_row];
+    u32 count = GROUP + (row.slot / SPLIT == tile.split), queries = block_y() * GROUP;
+    auto number_of = [&](u32 i) { return i < GROUP ? queries + i : attend.num_heads + block_y(); };
+    float* heads = reinterpret_cast<float*>(memory + TILES * 8 * (Q_PITCH > WEIGHT_PITCH ? Q_PITCH : WEIGHT_PITCH));
+    Head head(args.prepare, row, number_of(smaller(warp_index(), (u32)GROUP)));
     wait_for_inputs();
+#pragma unroll 1
+    for (u32 i = warp_index(); i < count; i += WARPS) {
+        if (GROUP + 1 > WARPS && i != warp_index()) head = Head(args.prepare, row, number_of(i));
+        head.make_ready(args.prepare, tile.first_row, heads + i * HEAD_DIM, heads + i * HEAD_DIM);
+    }
+    attend.q = heads - ((u64)tile.first_row * attend.num_heads + queries) * HEAD_DIM;
+    attend.q_stride = HEAD_DIM;
+#else
+    wait_for_inputs();
+#endif
     Block block;
     block.split = tile.split;
     block.first = tile.split * SPLIT;
@@ -153,7 +191,7 @@ KERNEL_AHEAD(attend, AttendArgs, THREADS, 2) {
         // Also: what the rows before left in shared memory is done with.
         sync_threads();
         take_rows(block, tile, rows_seen);
-        attend_rows(args, block, PATHS && tile.by_path);
-        if (args.tickets) combine_rows(args, block);
+        attend_rows(attend, block, PATHS && tile.by_path);
+        if (attend.tickets) combine_rows(attend_args(args), block);
     }
 }

@@ -1,107 +1,23 @@
 // Queries and keys made ready, keys and values stored and moved.
 //
 // HEAD_DIM: D. K_TYPE, V_TYPE: see kept.h.
-#include "quantise.h"
-#include "turns.h"
+#include "heads.h"
 
 constexpr u32 WARPS = 4;
 
-struct PrepareArgs {
-    // [N, H, q_stride], changed in place.
-    float* q;
-    // [N, Hkv, D]
-    const float* k;
-    const float* v;
-    // [D] each; null: no norm.
-    const float* q_gamma;
-    const float* k_gamma;
-    // [pairs]: turns per position in units of 2^-64, so that products wrap at whole turns.
-    const u64* turns;
-    // Pages of heads.
-    KeyUnit* cache_k;
-    ValueUnit* cache_v;
-    Tables tables;
-    float eps;
-    u32 num_heads, num_kv_heads, q_stride, pairs;
-    // 1: pairs are neighbours; 0: they lie `pairs` apart.
-    u32 adjacent;
-};
-
-// A warp a head of a row: query heads first, then key heads, with the values that belong to them. A lane's dims are `lane`,
-// `lane + 32` and so on, its pairs likewise.
-constexpr u32 DIMS = (HEAD_DIM + LANES - 1) / LANES, PAIRS = (HEAD_DIM / 2 + LANES - 1) / LANES;
+// A warp a head of a row. Queries are changed in place.
 KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
     SHARED float heads[WARPS][HEAD_DIM];
     let_next_start();
-    u32 lane = lane_index(), head = block_y() * WARPS + warp_index();
+    u32 number = block_y() * WARPS + warp_index();
     Row row = args.tables.rows[block_x()];
-    bool is_used = row.segment != NONE && head < args.num_heads + args.num_kv_heads;
-    bool is_key = head >= args.num_heads;
-    u32 kv_head = head - args.num_heads, token = row.slot % PAGE_TOKENS;
-    const float* gamma = is_key ? args.k_gamma : args.q_gamma;
-    float factors[DIMS];
-    SinCos turns[PAIRS];
-    u64 page = 0;
-    // All that no kernel of the step writes.
-    if (is_used) {
-        Segment segment = args.tables.segments[row.segment];
-        u64 position = (u64)segment.first_position + row.place;
-#pragma unroll
-        for (u32 i = 0; i < DIMS; i++) {
-            u32 d = lane + i * LANES;
-            factors[i] = gamma && d < HEAD_DIM ? gamma[d] : 1.0f;
-        }
-#pragma unroll
-        for (u32 i = 0; i < PAIRS; i++)
-            if (lane + i * LANES < args.pairs) turns[i] = sin_cos(position * args.turns[lane + i * LANES]);
-        if (is_key) page = (u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head;
-    }
-    wait_for_inputs();
-    if (!is_used) return;
-
-    u64 key_at = ((u64)block_x() * args.num_kv_heads + kv_head) * HEAD_DIM;
-    float* query = args.q + ((u64)block_x() * args.num_heads + head) * args.q_stride;
-    const float* from = is_key ? args.k + key_at : query;
-    float* x = heads[warp_index()];
-    float values[DIMS], kept[DIMS], square = 0;
-#pragma unroll
-    for (u32 i = 0; i < DIMS; i++) {
-        u32 d = lane + i * LANES;
-        values[i] = d < HEAD_DIM ? from[d] : 0.0f;
-        kept[i] = is_key && d < HEAD_DIM ? args.v[key_at + d] : 0.0f;
-    }
-#pragma unroll
-    for (u32 i = 0; i < DIMS; i++) square = fused_multiply_add(values[i], values[i], square);
-    square = warp_sum(square);
-    float inverse = gamma ? divide(1.0f, square_root(square * (1.0f / HEAD_DIM) + args.eps)) : 1.0f;
-#pragma unroll
-    for (u32 i = 0; i < DIMS; i++) {
-        u32 d = lane + i * LANES;
-        if (d < HEAD_DIM) x[d] = values[i] * inverse * factors[i];
-    }
-    sync_warp();
-#pragma unroll
-    for (u32 j = 0; j < PAIRS; j++) {
-        u32 i = lane + j * LANES;
-        if (i >= args.pairs) continue;
-        u32 a = args.adjacent ? 2 * i : i, b = args.adjacent ? 2 * i + 1 : i + args.pairs;
-        float u = x[a], w = x[b];
-        x[a] = u * turns[j].cos - w * turns[j].sin;
-        x[b] = w * turns[j].cos + u * turns[j].sin;
-    }
-    sync_warp();
-#pragma unroll
-    for (u32 i = 0; i < DIMS; i++) values[i] = lane + i * LANES < HEAD_DIM ? x[lane + i * LANES] : 0.0f;
-    if constexpr (ROTATES_KEYS) rotate(values, false);
-    if (is_key) {
-        if constexpr (ROTATES_VALUES) rotate(kept, false);
-        store_row<K_TYPE, true>(args.cache_k + page * KeyFormat::PAGE_UNITS, token, values);
-        store_row<V_TYPE, false>(args.cache_v + page * ValueFormat::PAGE_UNITS, token, kept);
+    if (row.segment == NONE || number >= args.num_heads + args.num_kv_heads) {
+        wait_for_inputs();
         return;
     }
-#pragma unroll
-    for (u32 i = 0; i < DIMS; i++)
-        if (lane + i * LANES < HEAD_DIM) query[lane + i * LANES] = values[i];
+    Head head(args, row, number);
+    wait_for_inputs();
+    head.make_ready(args, block_x(), heads[warp_index()], head.query(args, block_x()));
 }
 
 struct AnswerArgs {
@@ -118,13 +34,13 @@ KERNEL(rotate_answers, AnswerArgs, 128) {
     if (head >= args.num_heads || args.tables.rows[block_x()].segment == NONE) return;
     u64 at = (u64)block_x() * args.num_heads + head;
     float* out = args.out + at * HEAD_DIM;
-    float values[DIMS];
+    float values[HEAD_VALUES];
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) values[i] = lane + i * LANES < HEAD_DIM ? out[lane + i * LANES] : 0.0f;
+    for (u32 i = 0; i < HEAD_VALUES; i++) values[i] = lane + i * LANES < HEAD_DIM ? out[lane + i * LANES] : 0.0f;
     if constexpr (ROTATES_VALUES) rotate(values, true);
     const float* gates = args.q + at * args.q_stride + HEAD_DIM;
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) {
+    for (u32 i = 0; i < HEAD_VALUES; i++) {
         u32 d = lane + i * LANES;
         if (d < HEAD_DIM) out[d] = args.q_stride > HEAD_DIM ? values[i] * sigmoid(gates[d]) : values[i];
     }

@@ -87,18 +87,18 @@ impl GpuDevice {
         check("q", args.q.len(), rows * args.num_heads * q_stride);
         check("out", args.out.len(), rows * args.num_heads * args.head_dim);
         let fresh = Fresh::of(&args, q_stride);
-        self.prepare_heads(&shape, &fresh, args.cache, (rows, staged.ptrs))?;
-        self.attend(&shape, &args, host, staged.ptrs)
+        let prepare = self.prepare_args(&shape, &fresh, args.cache, (rows, staged.ptrs))?;
+        self.attend(&shape, &args, &prepare, host)
     }
 
-    /// Norms, rotates and stores rows.
-    fn prepare_heads(
+    /// How rows are normed, rotated and stored.
+    fn prepare_args(
         &self,
         shape: &Shape,
         fresh: &Fresh<'_>,
         cache: &KvLayer,
         (rows, tables): (usize, TablePtrs),
-    ) -> Result<(), DeviceError> {
+    ) -> Result<PrepareArgs, DeviceError> {
         let width = shape.num_kv_heads * shape.head_dim;
         check("k", fresh.k.len(), rows * width);
         check("v", fresh.v.len(), rows * width);
@@ -107,7 +107,7 @@ impl GpuDevice {
             "attention: more rotated dims than a head has"
         );
         let num_heads = fresh.q.map_or(0, |_| shape.num_heads);
-        let prepare = PrepareArgs {
+        Ok(PrepareArgs {
             q: fresh.q.map_or(DevicePtr::NULL, |(q, _)| ptr(q)),
             k: ptr(fresh.k),
             v: ptr(fresh.v),
@@ -123,25 +123,39 @@ impl GpuDevice {
             q_stride: fresh.q.map_or(0, |(_, stride)| stride as u32),
             pairs: fresh.rope.inv_freq.len() as u32,
             adjacent: u32::from(fresh.rope.style == RopeStyle::Adjacent),
-        };
-        let heads = (num_heads + shape.num_kv_heads) as u32;
+        })
+    }
+
+    fn prepare_heads(
+        &self,
+        shape: &Shape,
+        prepare: &PrepareArgs,
+        rows: usize,
+    ) -> Result<(), DeviceError> {
+        let heads = prepare.num_heads + prepare.num_kv_heads;
         let launch = Launch {
             grid: [rows as u32, heads.div_ceil(THREADS / 32), 1],
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&shape.keys_and_values(), "prepare", launch, &prepare)
+        self.launch(&shape.keys_and_values(), "prepare", launch, prepare)
     }
 
-    /// Attends to what is stored.
+    /// Makes rows ready, and attends to what is stored.
     fn attend(
         &self,
         shape: &Shape,
         args: &AttentionArgs<'_>,
+        prepare: &PrepareArgs,
         host: &HostTables,
-        tables: TablePtrs,
     ) -> Result<(), DeviceError> {
-        let num_rows = host.rows.len();
+        let (num_rows, tables) = (host.rows.len(), prepare.tables);
+        let longest = args.segments.iter().map(|s| s.parents.len()).max();
+        let longest = longest.unwrap_or(0);
+        let is_raw = self.attends_to_raw_rows(shape, longest);
+        if !is_raw {
+            self.prepare_heads(shape, prepare, num_rows)?;
+        }
         // What is recorded must do for all steps of its bucket, whether they are trees or chains.
         let is_recorded = num_rows <= MAX_ROWS;
         let most_seen = match is_recorded {
@@ -149,8 +163,6 @@ impl GpuDevice {
             false => host.most_seen(),
         };
         let num_splits = most_seen.div_ceil(SPLIT);
-        let longest = args.segments.iter().map(|s| s.parents.len()).max();
-        let longest = longest.unwrap_or(0);
         let splits_of_row = shape.num_heads * num_splits;
         let row_bytes = splits_of_row * (shape.head_dim + 2) * size_of::<f32>();
         let rows_at_once = (PARTIALS_BYTES / row_bytes)
@@ -191,7 +203,7 @@ impl GpuDevice {
                 tile_rows: 0,
                 path_splits: path_splits as u32,
             };
-            self.launch_attend(shape, &attend, longest)?;
+            self.launch_attend(shape, &attend, is_raw.then_some(prepare), longest)?;
         }
         match shape.types.rotates_values() {
             true => self.rotate_answers(shape, args, num_rows, tables),
@@ -248,7 +260,8 @@ impl GpuDevice {
             rope: args.rope,
         };
         let rows = staged.host().rows.len();
-        self.prepare_heads(&shape, &fresh, args.cache, (rows, staged.ptrs))
+        let prepare = self.prepare_args(&shape, &fresh, args.cache, (rows, staged.ptrs))?;
+        self.prepare_heads(&shape, &prepare, rows)
     }
 
     pub(super) fn kv_commit_op(&self, args: KvCommitArgs<'_>) -> Result<(), DeviceError> {

@@ -41,6 +41,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("grouped.h", include_str!("../../gpu/grouped.h")),
     ("mma.h", include_str!("../../gpu/mma.h")),
     ("ring.h", include_str!("../../gpu/ring.h")),
+    ("heads.h", include_str!("../../gpu/heads.h")),
     ("turns.h", include_str!("../../gpu/turns.h")),
     ("wide.h", include_str!("../../gpu/wide.h")),
     ("products.h", include_str!("../../gpu/products.h")),

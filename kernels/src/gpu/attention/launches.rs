@@ -27,7 +27,7 @@ const MAX_HEAD_DIM: usize = 1024;
 pub(super) const MOVES: usize = 64;
 pub(super) const MOST_LAYERS: usize = 64;
 
-/// See gpu/kv.cu.
+/// See gpu/heads.h.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct PrepareArgs {
@@ -71,6 +71,14 @@ pub(super) struct AttendArgs {
     pub causal: u32,
     pub tile_rows: u32,
     pub path_splits: u32,
+}
+
+/// Both, for rows that are made ready by those who attend; see gpu/attention_mma.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawAttendArgs {
+    attend: AttendArgs,
+    prepare: PrepareArgs,
 }
 
 /// See gpu/kv.cu.
@@ -161,13 +169,17 @@ impl Shape {
         source
     }
 
-    /// `paths`: rows may find slots by their paths.
-    fn attend_mma(&self, tiles: usize, paths: bool) -> Source {
+    /// `paths`: rows may find slots by their paths. `prepares`: their heads are made ready there.
+    fn attend_mma(&self, tiles: usize, paths: bool, prepares: bool) -> Source {
         let text = include_str!("../../../gpu/attention_mma.cu");
         let mut source = self.source("attention_mma.cu", text);
-        source.defines.push(("GROUP", self.group().to_string()));
-        source.defines.push(("TILES", tiles.to_string()));
-        source.defines.push(("PATHS", u32::from(paths).to_string()));
+        let flag = |name, is_set| (name, u32::from(is_set).to_string());
+        source.defines.extend([
+            ("GROUP", self.group().to_string()),
+            ("TILES", tiles.to_string()),
+            flag("PATHS", paths),
+            flag("PREPARES", prepares),
+        ]);
         source
     }
 
@@ -208,7 +220,13 @@ impl Shape {
         of_row.max(of_tiles)
     }
 
-    fn mma_launch(&self, tiles: usize, args: &AttendArgs) -> Launch {
+    /// Of blocks that have one row each and make it ready.
+    fn prepares_shared_bytes(&self, tiles: usize) -> usize {
+        let columns = tiles * 8 * (self.head_dim.max(SPLIT) * 4 + 32);
+        columns + (self.group() + 1) * self.head_dim * size_of::<f32>()
+    }
+
+    fn mma_launch(&self, tiles: usize, args: &AttendArgs, prepares: bool) -> Launch {
         let rows = args.end_row - args.first_row;
         let of_tiles = rows.div_ceil(args.tile_rows) * args.num_splits;
         Launch {
@@ -218,7 +236,10 @@ impl Shape {
                 1,
             ],
             threads: if tiles < 5 { 256 } else { 128 },
-            shared_bytes: self.mma_shared_bytes(tiles) as u32,
+            shared_bytes: match prepares {
+                true => self.prepares_shared_bytes(tiles) as u32,
+                false => self.mma_shared_bytes(tiles) as u32,
+            },
         }
     }
 
@@ -302,23 +323,41 @@ impl Shape {
 }
 
 impl GpuDevice {
+    /// Whether those that attend make their rows ready: where each is by itself, and there are matrix units for it.
+    pub(super) fn attends_to_raw_rows(&self, shape: &Shape, longest: usize) -> bool {
+        let shared = self.facts().shared_bytes_per_block as usize;
+        let tiles = TILES[0];
+        longest == 1
+            && self.takes_units(shape)
+            && shape.row_tiles() <= tiles
+            && 2 * (shape.prepares_shared_bytes(tiles) + STATIC_BYTES) <= shared
+    }
+
+    fn takes_units(&self, shape: &Shape) -> bool {
+        let arch = &self.facts().arch;
+        (arch.starts_with("sm_") || arch == "host") && shape.fits_units()
+    }
+
     /// Attends to every split, and puts the splits of each row together. By matrix units where there are some and keys are kept
-    /// in what they take.
+    /// in what they take. `raw`: how rows are to be made ready, where that has not been done.
     pub(super) fn launch_attend(
         &self,
         shape: &Shape,
         args: &AttendArgs,
+        raw: Option<&PrepareArgs>,
         longest: usize,
     ) -> Result<(), DeviceError> {
-        let arch = &self.facts().arch;
-        let has_units = arch.starts_with("sm_") || arch == "host";
-        match self.tiles(shape, args, longest) {
-            Some(tiles) if has_units && shape.fits_units() => {
+        let tiles = match raw {
+            Some(_) => Some(TILES[0]),
+            None => self.tiles(shape, args, longest),
+        };
+        match tiles {
+            Some(tiles) if self.takes_units(shape) => {
                 let rows = (args.end_row - args.first_row) as usize;
                 let tickets = rows * shape.num_kv_heads * size_of::<u32>();
                 // Few splits are put together by whoever does the last.
                 let combines = args.num_splits as usize <= COMBINE_MEMBERS;
-                let args = AttendArgs {
+                let attend = AttendArgs {
                     tile_rows: shape.tile_rows(tiles).min(longest) as u32,
                     tickets: match combines {
                         true => self.scratch(Scratch::Tickets, tickets)?,
@@ -326,9 +365,15 @@ impl GpuDevice {
                     },
                     ..*args
                 };
-                let launch = shape.mma_launch(tiles, &args);
-                let source = shape.attend_mma(tiles, args.path_splits > 0);
-                self.launch(&source, "attend", launch, &args)?;
+                let launch = shape.mma_launch(tiles, &attend, raw.is_some());
+                let source = shape.attend_mma(tiles, args.path_splits > 0, raw.is_some());
+                match raw {
+                    Some(&prepare) => {
+                        let args = RawAttendArgs { attend, prepare };
+                        self.launch(&source, "attend", launch, &args)?;
+                    }
+                    None => self.launch(&source, "attend", launch, &attend)?,
+                }
                 if combines {
                     return Ok(());
                 }
@@ -391,8 +436,8 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
             sources.extend([shape.keys_and_values(), shape.attend()]);
             if shape.fits_units() {
                 sources.push(shape.combine());
-                sources.extend(TILES.map(|tiles| shape.attend_mma(tiles, true)));
-                sources.push(shape.attend_mma(TILES[0], false));
+                sources.extend(TILES.map(|tiles| shape.attend_mma(tiles, true, false)));
+                sources.extend([false, true].map(|raw| shape.attend_mma(TILES[0], false, raw)));
             }
         }
     }
@@ -406,7 +451,10 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
         (Bf16, Bf16),
     ] {
         let shape = shape(large, k, v);
-        sources.extend([shape.keys_and_values(), shape.attend_mma(TILES[3], true)]);
+        sources.extend([
+            shape.keys_and_values(),
+            shape.attend_mma(TILES[3], true, false),
+        ]);
     }
     sources.push(shape(large, Q5_1, Tq3_0).attend());
     sources

@@ -3,7 +3,7 @@
 // A value goes with the number of its writing in one word, which is written and read whole: whoever finds the number has the
 // value, and no barrier nor fence is between them. Numbers ascend, so that what an earlier launch left is not taken for new.
 #pragma once
-#include "arch.h"
+#include "far.h"
 
 #if ON_CUDA
 DEVICE void store_word(u64* at, u64 word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory"); }
@@ -27,19 +27,6 @@ DEVICE u32 load_relaxed(const u32* at) {
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
-// The same of the host's memory, which it reads and writes meanwhile.
-DEVICE void store_release_far(u32* at, u32 value) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
-DEVICE void store_far(u32* at, u32 value) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
-DEVICE u32 load_acquire_far(const u32* at) {
-    u32 value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
-    return value;
-}
-DEVICE u32 load_far(const u32* at) {
-    u32 value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
-    return value;
-}
 DEVICE u64 nanoseconds() {
     u64 time;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
@@ -58,10 +45,6 @@ DEVICE void load_words(const u64* at, u64& a, u64& b) { a = at[0], b = at[1]; }
 DEVICE void store_release(u32* at, u32 value) { *at = value; }
 DEVICE u32 load_acquire(const u32* at) { return *at; }
 DEVICE u32 load_relaxed(const u32* at) { return *at; }
-DEVICE void store_release_far(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
-DEVICE void store_far(u32* at, u32 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-DEVICE u32 load_acquire_far(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
-DEVICE u32 load_far(const u32* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 DEVICE u64 nanoseconds() { return emulation::nanoseconds(); }
 DEVICE void let_others_run() { emulation::let_others_run(); }
 // What threads do not bring within so many turns does not come.

@@ -1,7 +1,8 @@
 // The likeliest ids of rows of logits.
 //
 // Two passes: every slice of a row gives its own best, in order, and its share of the sum of exponentials; then the
-// slices' lists are merged.
+// slices' lists are merged. Where the best one alone is asked for, whoever does a row's last slice merges them.
+#include "far.h"
 #include "keys.h"
 
 constexpr u32 THREADS = 256, WARPS = THREADS / LANES, EACH = 8, SLICE = THREADS * EACH;
@@ -13,12 +14,23 @@ struct TopKArgs {
     u64* best;
     // [N, slices]: maximum, and sum of exponentials of what is less than it.
     Vec2f* sums;
-    // [N, K]
+    // Memory of the host, which finds `number` in `told` when results are there. [N, K]:
     u32* ids;
     float* log_probs;
     float* values;
-    u32 vocab_size, k, num_slices, per_slice;
+    u32* told;
+    // Zero before and after: slices of each row that are done, and rows. [N + 1]
+    u32* tickets;
+    u32 number, num_rows, vocab_size, k, num_slices, per_slice;
 };
+
+// By the thread that has written a row's results.
+DEVICE void tell(const TopKArgs& args) {
+    fence_far();
+    if (take_ticket(args.tickets + args.num_rows, args.num_rows) + 1 < args.num_rows) return;
+    fence_far();
+    store_release_far(args.told, args.number);
+}
 
 // Of all threads. `side`: another in each of two calls that follow one another.
 DEVICE u64 block_best(u64 key, u32 side) {
@@ -118,4 +130,34 @@ KERNEL(top_k_merge, TopKArgs, 256) {
         taken[id_of(winner) / SLICE]++;
         mine = next_of(best, taken, args.num_slices, args.per_slice);
     }
+    if (thread_index() == 0) tell(args);
+}
+
+// Grid: slices, rows.
+KERNEL(best_ids, TopKArgs, 256) {
+    SHARED u32 is_last;
+    u32 slice = block_x(), row = block_y();
+    const float* logits = args.logits + (u64)row * args.vocab_size;
+    u64* of_slices = args.best + (u64)row * args.num_slices;
+    u64 best = NO_KEY;
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        u32 id = slice * SLICE + i * THREADS + thread_index();
+        if (id < args.vocab_size) best = larger(best, key_of(logits[id], id));
+    }
+    best = block_best(best, 0);
+    if (thread_index() == 0) {
+        of_slices[slice] = best;
+        fence_device();
+        is_last = take_ticket(args.tickets + row, args.num_slices) + 1 == args.num_slices;
+        fence_device();
+    }
+    sync_threads();
+    if (!is_last) return;
+    best = NO_KEY;
+    for (u32 s = thread_index(); s < args.num_slices; s += THREADS) best = larger(best, of_slices[s]);
+    best = block_best(best, 1);
+    if (thread_index() != 0) return;
+    args.ids[row] = id_of(best);
+    tell(args);
 }

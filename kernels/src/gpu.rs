@@ -35,6 +35,7 @@ mod steps;
 mod tables;
 mod tail;
 mod top_k;
+mod words;
 
 #[doc(hidden)]
 pub use ahead::{AheadCompiler, KernelSource};

@@ -27,6 +27,7 @@ use crate::gpu::rope::TurnTables;
 use crate::gpu::scratch::{Scratch, ScratchMemory};
 use crate::gpu::steps::{Next, Recorded, Shape, Steps};
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
+use crate::gpu::top_k::Results;
 use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
@@ -45,6 +46,7 @@ pub struct GpuDevice {
     pub(super) modules: Modules,
     tables: Mutex<DeviceTables>,
     scratch: Mutex<ScratchMemory>,
+    pub(super) results: Results,
     /// Counts the times that scratch memory or tables moved.
     moves: AtomicU64,
     steps: Mutex<Steps>,
@@ -87,6 +89,7 @@ impl GpuDevice {
             modules: Modules::new(Arc::clone(&driver)),
             tables: Mutex::new(DeviceTables::new(&driver)?),
             scratch: Mutex::new(ScratchMemory::new(&driver)?),
+            results: Results::default(),
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
             one_row: OneRow::new(driver.facts()),

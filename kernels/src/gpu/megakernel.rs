@@ -12,7 +12,7 @@ mod remembered;
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tensor::DType;
 
@@ -51,9 +51,8 @@ const COMBINE_BYTES: usize = 16 * 32 * 20;
 const END_BYTES: usize = 256;
 /// Tokens of a launch, which so ends soon for whoever else wants the device.
 const MOST_TOKENS: u32 = 16;
-/// Looks for a launch's word between looks at what else may have become of it, and how long it may take until the device is asked.
-const LOOKS: u32 = 1024;
-const SILENCE: Duration = Duration::from_secs(2);
+/// What is waited for.
+const ANSWER: &str = "an answer of the megakernel";
 
 /// Warps of a block, by the shared memory that it can have: its ring is to hold some tiles for each. By lanes, more than eight
 /// have not the registers.
@@ -322,13 +321,13 @@ impl Program {
     ) -> Result<(u32, bool), DeviceError> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if !asked.is_taken {
-            self.wait_until(device, || self.mail.is_taken(asked.number))?;
+            device.wait_until(ANSWER, || self.mail.is_taken(asked.number))?;
         }
         let apart = self.args.num_phases + 2;
         let number = asked.number.wrapping_add(apart);
         self.mail.ask(number, id, tables, known_pages);
         if asked.left > 0 {
-            self.wait_until(device, || {
+            device.wait_until(ANSWER, || {
                 self.mail.is_taken(number) || self.mail.is_left(number)
             })?;
             if self.mail.is_taken(number) {
@@ -376,7 +375,7 @@ impl Program {
     /// # Errors
     /// The device failed.
     pub fn best(&self, device: &GpuDevice, number: u32) -> Result<u32, DeviceError> {
-        self.wait_until(device, || self.mail.answer(number).is_some())?;
+        device.wait_until(ANSWER, || self.mail.answer(number).is_some())?;
         self.asked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -387,31 +386,6 @@ impl Program {
     /// Nothing more is asked of a launch that waits.
     pub fn dismiss(&self) {
         self.mail.dismiss();
-    }
-
-    fn wait_until(&self, device: &GpuDevice, is_so: impl Fn() -> bool) -> Result<(), DeviceError> {
-        let begin = Instant::now();
-        loop {
-            for _ in 0..LOOKS {
-                if is_so() {
-                    return device.one_row.check();
-                }
-                std::hint::spin_loop();
-            }
-            device.one_row.check()?;
-            std::thread::yield_now();
-            if begin.elapsed() > SILENCE {
-                // What comes before the launch may take long.
-                device.driver.synchronize()?;
-                device.one_row.check()?;
-                return match is_so() {
-                    true => Ok(()),
-                    false => Err(DeviceError::Driver {
-                        what: "the megakernel ended without an answer".to_owned(),
-                    }),
-                };
-            }
-        }
     }
 }
 

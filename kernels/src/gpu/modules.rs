@@ -13,6 +13,7 @@ use crate::gpu::image_cache::{ImageCache, ImageId};
 /// Headers that every source can include.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("arch.h", include_str!("../../gpu/arch.h")),
+    ("far.h", include_str!("../../gpu/far.h")),
     ("tables.h", include_str!("../../gpu/tables.h")),
     ("keys.h", include_str!("../../gpu/keys.h")),
     ("values.h", include_str!("../../gpu/values.h")),

@@ -19,16 +19,13 @@ pub(super) enum Scratch {
     Tickets,
     /// Lists of ids or rows.
     Lists,
-    /// Results on their way to the host.
-    Results,
 }
-const ALL: [Scratch; 6] = [
+const ALL: [Scratch; 5] = [
     Scratch::Activations,
     Scratch::Partials,
     Scratch::Recurrence,
     Scratch::Tickets,
     Scratch::Lists,
-    Scratch::Results,
 ];
 /// Bytes of a piece.
 const LEAST_BYTES: usize = 4096;
@@ -47,7 +44,7 @@ impl ScratchMemory {
         let none = || DeviceMemory::new(driver, 0);
         Ok(Self {
             driver: Arc::clone(driver),
-            pieces: [none()?, none()?, none()?, none()?, none()?, none()?],
+            pieces: [none()?, none()?, none()?, none()?, none()?],
             released: [0; ALL.len()],
         })
     }

@@ -1,10 +1,14 @@
 //! The likeliest ids of rows of logits.
 
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use crate::device::TopKArgs;
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
-use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
 use crate::gpu::scratch::Scratch;
+use crate::gpu::words::Words;
 
 /// Logits of a slice; see gpu/top_k.cu.
 const SLICE: usize = 2048;
@@ -20,6 +24,10 @@ struct KernelArgs {
     ids: DevicePtr,
     log_probs: DevicePtr,
     values: DevicePtr,
+    told: DevicePtr,
+    tickets: DevicePtr,
+    number: u32,
+    num_rows: u32,
     vocab_size: u32,
     k: u32,
     num_slices: u32,
@@ -37,6 +45,46 @@ fn source() -> Source {
 /// All that this module launches; see [`crate::gpu::sources`].
 pub(super) fn sources() -> Vec<Source> {
     vec![source()]
+}
+
+/// Where results are put, in memory of the host: of one call at a time.
+#[derive(Debug, Default)]
+pub(super) struct Results(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The number of the call whose results are there, and those.
+    words: Option<Words>,
+    number: u32,
+}
+
+/// Words before the results, so that both do not share a line.
+const TOLD_WORDS: usize = 32;
+
+impl Results {
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Told {
+    /// Room for another call's, and the call's number.
+    fn next(&mut self, driver: &Arc<dyn Driver>, len: usize) -> Result<(&Words, u32), DeviceError> {
+        let words = TOLD_WORDS + len;
+        let known = self.words.take().filter(|known| known.len() >= words);
+        let there = match known {
+            Some(known) => known,
+            None => {
+                // Results of a call that failed may be on their way still.
+                driver.synchronize()?;
+                self.number = 0;
+                Words::zeros(driver, words.next_power_of_two())?
+            }
+        };
+        // Zero is what memory begins with.
+        self.number = self.number.wrapping_add(1).max(1);
+        Ok((self.words.insert(there), self.number))
+    }
 }
 
 fn check(what: &str, got: usize, expected: usize) {
@@ -64,12 +112,17 @@ impl GpuDevice {
             args.ids[0] = best;
             return Ok(());
         }
+        // One of a row alone needs no sums.
+        let is_best = k == 1 && args.log_probs.is_none() && args.values.is_none();
         let num_slices = args.vocab_size.div_ceil(SLICE);
         let per_slice = k.min(SLICE);
         let best_bytes = rows * num_slices * per_slice * size_of::<u64>();
         let sums_bytes = rows * num_slices * 2 * size_of::<f32>();
         let best = self.scratch(Scratch::Partials, best_bytes + sums_bytes)?;
-        let ids = self.scratch(Scratch::Results, 3 * rows * k * size_of::<u32>())?;
+        let tickets = self.scratch(Scratch::Tickets, (rows + 1) * size_of::<u32>())?;
+        let mut told = self.results.lock();
+        let (words, number) = told.next(&self.driver, 3 * rows * k)?;
+        let ids = words.ptr().add(TOLD_WORDS * size_of::<u32>());
         let kernel_args = KernelArgs {
             logits: args.logits.on_gpu().memory.ptr(),
             best,
@@ -77,6 +130,10 @@ impl GpuDevice {
             ids,
             log_probs: ids.add(rows * k * size_of::<u32>()),
             values: ids.add(2 * rows * k * size_of::<u32>()),
+            told: words.ptr(),
+            tickets,
+            number,
+            num_rows: rows as u32,
             vocab_size: args.vocab_size as u32,
             k: k as u32,
             num_slices: num_slices as u32,
@@ -87,20 +144,23 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&source(), "top_k_slices", slices, &kernel_args)?;
-        let merge = Launch {
-            grid: [rows as u32, 1, 1],
-            threads: THREADS,
-            shared_bytes: (num_slices * size_of::<u32>()) as u32,
-        };
-        self.launch(&source(), "top_k_merge", merge, &kernel_args)?;
-
-        let mut results = vec![0_u32; 3 * rows * k];
-        // SAFETY: scratch memory of this size, and a vector of as many bytes.
-        unsafe {
-            self.driver
-                .copy_to_host(results.as_mut_ptr().cast(), ids, size_of_val(&results[..]));
+        if is_best {
+            self.launch(&source(), "best_ids", slices, &kernel_args)?;
+        } else {
+            self.launch(&source(), "top_k_slices", slices, &kernel_args)?;
+            let merge = Launch {
+                grid: [rows as u32, 1, 1],
+                threads: THREADS,
+                shared_bytes: (num_slices * size_of::<u32>()) as u32,
+            };
+            self.launch(&source(), "top_k_merge", merge, &kernel_args)?;
         }
+        let is_told = || words.word(0).load(Ordering::Acquire) == number;
+        self.wait_until("the likeliest ids", is_told)?;
+        let wanted = if is_best { rows } else { 3 * rows * k };
+        let results =
+            (TOLD_WORDS..TOLD_WORDS + wanted).map(|at| words.word(at).load(Ordering::Relaxed));
+        let results: Vec<u32> = results.collect();
         let (ids, of_ids) = results.split_at(rows * k);
         args.ids[..rows * k].copy_from_slice(ids);
         let of_ids = of_ids.chunks_exact(rows * k);

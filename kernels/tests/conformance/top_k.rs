@@ -32,6 +32,22 @@ fn run(device: &dyn Device, vocab_size: usize, k: usize, logits: &[f32]) -> (Vec
     (ids, log_probs)
 }
 
+/// The best id of each row, alone.
+fn best_ids(device: &dyn Device, vocab_size: usize, logits: &[f32]) -> Vec<u32> {
+    let num_rows = logits.len() / vocab_size;
+    let mut ids = vec![0; num_rows];
+    device.top_k(TopKArgs {
+        num_rows,
+        vocab_size,
+        k: 1,
+        logits: &upload(device, logits),
+        ids: &mut ids,
+        log_probs: None,
+        values: None,
+    });
+    ids
+}
+
 /// The definition: sort everything.
 fn sorted(logits: &[f32], k: usize) -> (Vec<u32>, Vec<f64>) {
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
@@ -79,6 +95,8 @@ fn the_likeliest_ids_and_their_log_probabilities() {
             let what = format!("{k} of {vocab_size} on {}", device.name());
             let (ids, log_probs) = run(device, vocab_size, k, &logits);
             assert_eq!(ids, want_ids, "{what}");
+            let best: Vec<u32> = want_ids.iter().step_by(k).copied().collect();
+            assert_eq!(best_ids(device, vocab_size, &logits), best, "{what}: best");
             for (got, want) in log_probs.iter().zip(&want) {
                 let error = (f64::from(*got) - want).abs();
                 assert!(
@@ -103,5 +121,14 @@ fn logits_that_are_no_numbers_come_last() {
         assert_eq!(ids, [3, 1, 0]);
         let (ids, _) = run(device, 20, 2, &[f32::NEG_INFINITY; 20]);
         assert_eq!(ids, [0, 1]);
+        let rows = [
+            f32::NAN,
+            1.0,
+            f32::NAN,
+            f32::NAN,
+            f32::NEG_INFINITY,
+            f32::NAN,
+        ];
+        assert_eq!(best_ids(device, 3, &rows), [1, 0]);
     }
 }

@@ -1,67 +1,14 @@
 //! What the host and a launch say to each other while it runs, in memory of the host; mirrors gpu/phases.h.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::DeviceError;
 use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::tables::{HostTables, Row, SegmentEntry, Step};
-
-/// Pinned words, which device and host read and write at the same time.
-#[derive(Debug)]
-struct Words {
-    driver: Arc<dyn Driver>,
-    at: NonNull<u32>,
-    len: usize,
-}
-
-// SAFETY: memory that is read and written as atomic words alone.
-unsafe impl Send for Words {}
-// SAFETY: as above.
-unsafe impl Sync for Words {}
-
-impl Words {
-    fn zeros(driver: &Arc<dyn Driver>, len: usize) -> Result<Self, DeviceError> {
-        let bytes = len * size_of::<u32>();
-        let at = driver.allocate_pinned(bytes)?.cast::<u32>();
-        let at = NonNull::new(at).ok_or(DeviceError::OutOfMemory { bytes })?;
-        // SAFETY: memory of ours, aligned as pages are.
-        unsafe { at.write_bytes(0, len) };
-        Ok(Self {
-            driver: Arc::clone(driver),
-            at,
-            len,
-        })
-    }
-
-    fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.at.as_ptr() as u64)
-    }
-
-    fn word(&self, index: usize) -> &AtomicU32 {
-        assert!(index < self.len, "a word outside of pinned memory");
-        // SAFETY: inside the allocation.
-        let at = unsafe { self.at.add(index) };
-        // SAFETY: aligned, and read and written as atomic words alone.
-        unsafe { AtomicU32::from_ptr(at.as_ptr()) }
-    }
-
-    fn write(&self, first: usize, words: &[u32]) {
-        for (index, word) in (first..).zip(words) {
-            self.word(index).store(*word, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        // SAFETY: from `allocate_pinned`; who holds this has waited for the device.
-        unsafe { self.driver.free_pinned(self.at.as_ptr().cast()) };
-    }
-}
+use crate::gpu::words::Words;
 
 /// A word that is set by a launch whose blocks waited for what did not come.
 #[derive(Debug)]

@@ -18,6 +18,8 @@ mod emulation;
 mod exchange;
 mod hip;
 mod image_cache;
+mod inbox;
+mod inputs;
 mod linear;
 mod matrix;
 mod megakernel;
@@ -56,6 +58,7 @@ fn sources() -> Vec<driver::Source> {
         bandwidth::sources(),
         delta_net::sources(),
         linear::sources(),
+        vec![inbox::source()],
         megakernel::sources(),
         rows::sources(),
         sparse::sources(),

@@ -441,6 +441,10 @@ impl Driver for Cuda {
         unsafe { self.launch_with(function, launch, args, Some(together)) }
     }
 
+    fn settle(&self) {
+        self.put_no_kernel();
+    }
+
     fn begin_capture(&self) -> bool {
         if !self.is_usable() {
             return false;

@@ -19,8 +19,9 @@ use crate::gpu::delta_net::launches::{
     WalkArgs, head_threads, level_bytes, long_walks, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
-use crate::gpu::device::{GpuDevice, Staged};
+use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
+use crate::gpu::inputs::Staged;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, levels_of};
 

@@ -12,21 +12,21 @@ use crate::buffer::{Buffer, NOT_F16};
 use crate::decode_path::DecodePath;
 use crate::device::{
     AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, LinearArgs, Matrix, MatrixSource, Segment, Step, StoreColumnsArgs, TopKArgs,
-    Visibility,
+    KvCommitArgs, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs, TopKArgs,
 };
 use crate::error::DeviceError;
 use crate::gpu::cuda::Cuda;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::hip::HipDriver;
+use crate::gpu::inputs::Inputs;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::one_row::OneRow;
 use crate::gpu::rope::TurnTables;
 use crate::gpu::scratch::{Scratch, ScratchMemory};
 use crate::gpu::steps::{Next, Recorded, Shape, Steps};
-use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
+use crate::gpu::tables::HostTables;
 use crate::gpu::top_k::Results;
 use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
@@ -44,15 +44,13 @@ pub(crate) struct GpuValues {
 pub struct GpuDevice {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) modules: Modules,
-    tables: Mutex<DeviceTables>,
+    pub(super) inputs: Inputs,
     scratch: Mutex<ScratchMemory>,
     pub(super) results: Results,
     /// Counts the times that scratch memory or tables moved.
-    moves: AtomicU64,
+    pub(super) moves: AtomicU64,
     steps: Mutex<Steps>,
     pub(super) one_row: OneRow,
-    /// Ids of the running step on the device.
-    ids: Mutex<DeviceIds>,
     /// Angles of rotary embeddings.
     pub(super) turns: TurnTables,
     /// The first thing that went wrong in an operation, which has no way to say so.
@@ -87,16 +85,12 @@ impl GpuDevice {
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Self, DeviceError> {
         Ok(Self {
             modules: Modules::new(Arc::clone(&driver)),
-            tables: Mutex::new(DeviceTables::new(&driver)?),
+            inputs: Inputs::new(&driver)?,
             scratch: Mutex::new(ScratchMemory::new(&driver)?),
             results: Results::default(),
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
             one_row: OneRow::new(driver.facts()),
-            ids: Mutex::new(DeviceIds {
-                memory: DeviceMemory::new(&driver, 0)?,
-                host: Vec::new(),
-            }),
             turns: TurnTables::default(),
             fault: Mutex::default(),
             driver,
@@ -134,66 +128,12 @@ impl GpuDevice {
         Ok(())
     }
 
-    /// Tables of a batch on the device, uploaded unless they are the last ones.
-    pub(super) fn tables(
-        &self,
-        segments: &[Segment<'_>],
-        visibility: Visibility,
-    ) -> Result<Staged<'_>, DeviceError> {
-        self.stage(HostTables::new(segments, visibility))
-    }
-
-    /// Tables on the device, uploaded unless they are the last ones.
-    pub(super) fn stage(&self, host: HostTables) -> Result<Staged<'_>, DeviceError> {
-        self.reserve(&host)?;
-        let mut tables = self.staged();
-        tables.set(host);
-        let ptrs = tables.ptrs();
-        Ok(Staged { ptrs, tables })
-    }
-
-    /// Room for tables on the device.
-    fn reserve(&self, host: &HostTables) -> Result<(), DeviceError> {
-        if self.staged().reserve(&self.driver, host)? {
-            self.moves.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// What tables are on the device.
-    pub(super) fn staged(&self) -> MutexGuard<'_, DeviceTables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ids on the device, uploaded unless they are the last ones.
-    pub(super) fn ids(&self, ids: &[u32]) -> Result<DevicePtr, DeviceError> {
-        let mut there = self.reserve_ids(ids.len())?;
-        if there.host != ids {
-            there.memory.write(0, bytemuck::cast_slice(ids));
-            there.host = ids.to_vec();
-        }
-        Ok(there.memory.ptr())
-    }
-
-    /// Room for ids on the device.
-    fn reserve_ids(&self, count: usize) -> Result<MutexGuard<'_, DeviceIds>, DeviceError> {
-        let mut there = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = count * size_of::<u32>();
-        if there.memory.bytes() < bytes {
-            there.memory = DeviceMemory::new(&self.driver, bytes.next_power_of_two().max(4096))?;
-            there.host.clear();
-            self.moves.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(there)
-    }
-
     /// Runs a step, or repeats the recording of one like it.
     fn run_step(&self, step: &Step<'_>, work: &mut dyn FnMut()) -> Result<(), DeviceError> {
         let tables = HostTables::new(step.segments, step.visibility);
         let most_seen = tables.most_seen();
         // Before it is asked whether something moved.
-        self.reserve(&tables)?;
-        drop(self.reserve_ids(step.tokens.len())?);
+        self.reserve_inputs(&tables, step.tokens.len())?;
         let moves = self.moves.load(Ordering::Relaxed);
         let shape = Shape::of(step, most_seen);
         // Not in the match, which would hold the lock to its end.
@@ -202,32 +142,58 @@ impl GpuDevice {
             return self.run_either(step, tables, graph, &launch);
         }
         self.one_row.end();
-        self.stage(tables)?;
-        self.ids(step.tokens)?;
         match (next, shape) {
-            (Some(Next::Record), Some(shape)) if self.driver.begin_capture() => {
-                work();
-                match self.driver.end_capture() {
-                    // An operation of it failed: nothing of it runs, and `finish` says why.
-                    Ok(graph) if self.fault().is_some() => self.driver.drop_graph(graph),
-                    Ok(graph) => {
-                        let launch = self.one_launch(step, most_seen, work);
-                        self.steps()
-                            .put(&shape, moves, Recorded::Graph(graph, launch));
-                        // SAFETY: what its launches point to has just been passed to them, and lives as long as
-                        // nothing moves.
-                        unsafe { self.driver.launch_graph(graph) };
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a step could not be recorded, and is launched piece by piece");
-                        self.steps().put(&shape, moves, Recorded::Never);
-                        work();
-                    }
-                }
+            (Some(Next::Replay(graph, None)), _) => {
+                self.put_inputs(tables, step.tokens)?;
+                self.replay(graph);
             }
-            // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
-            (Some(Next::Replay(graph, None)), _) => unsafe { self.driver.launch_graph(graph) },
-            _ => work(),
+            (Some(Next::Record), Some(shape)) => {
+                self.record(step, shape, most_seen, tables, work)?;
+            }
+            _ => {
+                self.copy_inputs(tables, step.tokens)?;
+                work();
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a step and runs it; as if there were no recordings where that cannot be.
+    fn record(
+        &self,
+        step: &Step<'_>,
+        shape: Shape,
+        most_seen: usize,
+        tables: HostTables,
+        work: &mut dyn FnMut(),
+    ) -> Result<(), DeviceError> {
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.put_inputs(tables.clone(), step.tokens)?;
+        let recorded = self.driver.begin_capture().then(|| {
+            self.note(self.take_inputs());
+            work();
+            self.driver.end_capture()
+        });
+        match recorded {
+            // An operation of it failed: nothing of it runs, and `finish` says why.
+            Some(Ok(graph)) if self.fault().is_some() => self.driver.drop_graph(graph),
+            Some(Ok(graph)) => {
+                let launch = self.one_launch(step, most_seen, work);
+                self.steps()
+                    .put(&shape, moves, Recorded::Graph(graph, launch));
+                self.replay(graph);
+                return Ok(());
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a step could not be recorded, and is launched piece by piece");
+                self.steps().put(&shape, moves, Recorded::Never);
+            }
+            None => {}
+        }
+        self.forget_inputs();
+        if self.fault().is_none() {
+            self.copy_inputs(tables, step.tokens)?;
+            work();
         }
         Ok(())
     }
@@ -260,25 +226,6 @@ impl GpuDevice {
             // The first one counts; what follows from it would only hide it.
             self.fault().get_or_insert(error);
         }
-    }
-}
-
-/// Ids on the device.
-#[derive(Debug)]
-struct DeviceIds {
-    memory: DeviceMemory,
-    host: Vec<u32>,
-}
-
-/// Tables on the device and on the host; no others are put there as long as this lives.
-pub(super) struct Staged<'a> {
-    pub ptrs: TablePtrs,
-    tables: MutexGuard<'a, DeviceTables>,
-}
-
-impl Staged<'_> {
-    pub fn host(&self) -> &HostTables {
-        self.tables.host()
     }
 }
 

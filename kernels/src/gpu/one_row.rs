@@ -1,7 +1,7 @@
 //! Steps of one row of one sequence: as a graph or as one launch.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(super) struct OneRow {
     stuck: OnceLock<StuckFlag>,
     remembered: Remembered,
     last: Mutex<Option<LastStep>>,
+    /// The device has told what came of all that it was asked.
+    is_done: AtomicBool,
     /// Steps that went as one launch, or as a part of one.
     steps: AtomicU64,
     launches: AtomicU64,
@@ -75,6 +77,7 @@ impl OneRow {
             stuck: OnceLock::new(),
             remembered: Remembered::new(places::kernel_cache()),
             last: Mutex::default(),
+            is_done: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             launches: AtomicU64::new(0),
         }
@@ -105,11 +108,17 @@ impl OneRow {
 
     /// Whether the device has done the last step, and was asked for nothing since.
     pub fn is_done(&self) -> bool {
-        self.last().as_ref().is_some_and(|last| last.is_told)
+        self.is_done.load(Ordering::Relaxed)
+    }
+
+    /// The device has told the last thing that came of what it was asked.
+    pub fn set_done(&self) {
+        self.is_done.store(true, Ordering::Relaxed);
     }
 
     /// Something else is asked of the device: a launch that waits for another token need not.
     pub fn end(&self) {
+        self.is_done.store(false, Ordering::Relaxed);
         if let Some(last) = self.last().take() {
             last.launch.program.dismiss();
         }
@@ -212,10 +221,8 @@ impl GpuDevice {
         }
         if way == Way::Graph {
             self.one_row.end();
-            self.stage(tables)?;
-            self.ids(step.tokens)?;
-            // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
-            unsafe { self.driver.launch_graph(graph) };
+            self.put_inputs(tables, step.tokens)?;
+            self.replay(graph);
         }
         if is_timed {
             self.driver.synchronize()?;
@@ -259,6 +266,7 @@ impl GpuDevice {
         self.one_row.steps.fetch_add(1, Ordering::Relaxed);
         let launches = u64::from(is_launch);
         self.one_row.launches.fetch_add(launches, Ordering::Relaxed);
+        self.one_row.is_done.store(false, Ordering::Relaxed);
         *last = Some(LastStep {
             launch: Arc::clone(launch),
             number,
@@ -279,6 +287,7 @@ impl GpuDevice {
             Some(last) if is_it && last.launch.program.logits == Some(wanted) => {
                 let best = last.launch.program.best(self, last.number)?;
                 last.is_told = true;
+                self.one_row.set_done();
                 Ok(Some(best))
             }
             _ => Ok(None),

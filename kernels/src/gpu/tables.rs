@@ -179,14 +179,19 @@ impl HostTables {
         walk(segment, &mut self.steps);
     }
 
-    fn parts(&self) -> [&[u8]; 5] {
+    /// All tables, in the order of [`TablePtrs`].
+    pub(crate) fn words(&self) -> [&[u32]; 5] {
         [
             bytemuck::cast_slice(&self.rows),
             bytemuck::cast_slice(&self.segments),
-            bytemuck::cast_slice(&self.pages),
-            bytemuck::cast_slice(&self.paths),
+            &self.pages,
+            &self.paths,
             bytemuck::cast_slice(&self.steps),
         ]
+    }
+
+    fn parts(&self) -> [&[u8]; 5] {
+        self.words().map(bytemuck::cast_slice)
     }
 
     /// The largest number of places that a row sees.
@@ -309,6 +314,11 @@ impl DeviceTables {
         }
         self.memory.write(0, &self.bytes);
         self.host = tables;
+    }
+
+    /// Words that there is room for in all of them together.
+    pub(crate) fn room_words(&self) -> usize {
+        self.memory.bytes() / size_of::<u32>()
     }
 
     /// How many of the pages of such tables are there already.

@@ -157,6 +157,7 @@ impl GpuDevice {
         }
         let is_told = || words.word(0).load(Ordering::Acquire) == number;
         self.wait_until("the likeliest ids", is_told)?;
+        self.one_row.set_done();
         let wanted = if is_best { rows } else { 3 * rows * k };
         let results =
             (TOLD_WORDS..TOLD_WORDS + wanted).map(|at| words.word(at).load(Ordering::Relaxed));

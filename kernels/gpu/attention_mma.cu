@@ -103,16 +103,21 @@ DEVICE void combine_rows(const AttendArgs& args, const Block& block) {
     SHARED u32 complete;
     sync_threads();
     if (warp_index() == 0) {
-        u32 lane = lane_index();
-        bool is_last = false;
-        fence_device();
+        u32 lane = lane_index(), count = 0;
         if (lane < block.rows) {
             Places splits = splits_of(seen_by(args.tables.rows[block.lead + lane], args.window, args.causal));
-            u32 count = splits.end - splits.first;
-            u32* ticket = args.tickets + (block.lead - args.first_row + lane) * args.num_kv_heads + block.kv_head;
-            is_last = take_ticket(ticket, count) + 1 == count;
+            count = splits.end - splits.first;
         }
-        fence_device();
+        // A single split is the last.
+        bool is_last = count == 1;
+        if (ballot(count > 1)) {
+            fence_device();
+            if (count > 1) {
+                u32* ticket = args.tickets + (block.lead - args.first_row + lane) * args.num_kv_heads + block.kv_head;
+                is_last = take_ticket(ticket, count) + 1 == count;
+            }
+            fence_device();
+        }
         u32 rows = ballot(is_last);
         if (lane == 0) complete = rows;
     }

@@ -65,6 +65,8 @@ constexpr u32 STAGE_BYTES = largest_tile<0>();
 constexpr bool ONE_TYPE = (TYPES & (TYPES - 1)) == 0;
 constexpr u32 least_type(u32 types) { return types & 1 ? 0 : 1 + least_type(types >> 1); }
 
+// Gate and up are added to nothing.
+DEVICE bool adds(const MatmulArgs& args) { return !GATED && args.accumulate; }
 DEVICE u32 jobs_of(const MatmulArgs& args) { return ONE_JOB ? 1 : args.num_jobs; }
 // Whose rows a sixteen is, from `job` on.
 DEVICE u32 job_of(const MatmulArgs& args, u32 sixteen, u32 job) {
@@ -262,14 +264,24 @@ constexpr bool BY_256 = (TYPES & (1 << Q2_K | 1 << Q3_K | 1 << Q4_K | 1 << Q5_K 
 constexpr bool FLOATS = (TYPES & (1 << F32 | 1 << F16 | 1 << BF16)) != 0;
 constexpr bool BY_32 = (TYPES & (1 << Q4_0 | 1 << Q4_1 | 1 << Q5_0 | 1 << Q5_1 | 1 << Q8_0 | 1 << IQ4_NL)) != 0;
 
-// The outputs of 16 rows `first..first + count`, whose sums are all there.
-DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count) {
-    constexpr u32 OUTPUTS = TILE_ROWS * KEPT * COLUMN_TILES;
+// Outputs of 16 rows.
+constexpr u32 OUTPUTS = TILE_ROWS * KEPT * COLUMN_TILES;
+// Number `at` of the outputs of 16 rows `first..`; null: none.
+DEVICE float* output_of(const MatmulArgs& args, u32 first, u32 at) {
+    u32 sixteen = first + at / OUTPUTS, c = at % OUTPUTS / TILE_ROWS;
+    const Job& job = args.jobs[job_of(args, sixteen, 0)];
+    u32 row = (sixteen - job.first_block) * TILE_ROWS + at % TILE_ROWS;
+    return row < job.rows && c < args.num_rows ? job.out + (u64)c * job.rows + row : nullptr;
+}
+// The outputs of 16 rows `first..first + count`, whose sums are all there. `before`: what the thread's first one is added to, where `is_loaded`.
+DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count, float before, bool is_loaded) {
+#pragma unroll 1
     for (u32 at = thread_index(); at < count * OUTPUTS; at += THREADS) {
-        u32 sixteen = first + at / OUTPUTS, r = at % TILE_ROWS, c = at % OUTPUTS / TILE_ROWS;
-        const Job& job = args.jobs[job_of(args, sixteen, 0)];
-        u32 row = (sixteen - job.first_block) * TILE_ROWS + r;
-        if (row >= job.rows || c >= args.num_rows) continue;
+        float* to = output_of(args, first, at);
+        if (!to) continue;
+        if (adds(args) && !is_loaded) before = *to;
+        is_loaded = false;
+        u32 r = at % TILE_ROWS, c = at % OUTPUTS / TILE_ROWS;
         u32 place = ONE_ROW ? r : (c / COLUMNS * 4 + r / 8 * 2 + c % 2) * LANES + 4 * (r % 8) + c % COLUMNS / 2;
         const float* part = slots + at / OUTPUTS * PIECES * SLOT + place;
         float sums[2];
@@ -285,8 +297,7 @@ DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32
             sums[m] = parts[0];
         }
         float value = GATED ? silu(sums[0]) * sums[GATED] : sums[0];
-        float* to = job.out + (u64)c * job.rows + row;
-        *to = args.accumulate ? *to + value : value;
+        *to = adds(args) ? before + value : value;
     }
 }
 
@@ -311,6 +322,8 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
 #pragma unroll 1
     for (; stage < (ONE_ROW ? args.early_stages : STAGES); stage++) feed.copy(args, shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
     float* slots = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);
+    float before = 0.0f;
+    bool is_loaded = false;
     if constexpr (ONE_ROW) {
         SHARED float squares[SQUARES];
         EarlyFactors early = {};
@@ -320,6 +333,12 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
         ring.x = forms_at(reinterpret_cast<u8*>(slots + args.round * PIECES * SLOT), args.cols, BY_256, BY_32, FLOATS);
         Stretch v;
         load_stretch({args.row, args.cols, true}, warp_index(), v);
+        // Nobody waits for it, who would behind the sums.
+        if (adds(args) && thread_index() < smaller(args.round, last - first) * OUTPUTS) {
+            const float* to = output_of(args, first, thread_index());
+            if (to) before = *to;
+            is_loaded = true;
+        }
 #pragma unroll 1
         for (; stage < STAGES; stage++) feed.copy(args, shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
         put_row(args, ring.x, v, early, squares);
@@ -339,7 +358,8 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
             else visit_type<Ring>(piece.type, args, piece, ring, feed, slot);
         }
         sync_threads();
-        write_out(args, slots, first, count);
+        write_out(args, slots, first, count, before, is_loaded);
+        is_loaded = false;
         sync_threads();
     }
 }

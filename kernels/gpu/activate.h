@@ -46,7 +46,7 @@ DEVICE float inverse_norm(const float* squares, u32 cols, float eps) {
     u32 count = smaller((cols + 255) / 256, SQUARES);
     float sum = 0.0f;
     for (u32 i = lane_index(); i < count; i += LANES) sum += squares[i];
-    return divide(1.0f, square_root(divide(warp_sum(sum), (float)cols) + eps));
+    return inverse_root(warp_sum(sum) * reciprocal((float)cols) + eps);
 }
 
 // A lane's inputs of the 256 from `256 block` on.
@@ -123,7 +123,7 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, co
                 sums[4] = (u8)(sum >> 7);
             }
         }
-        if (lane == 0) reinterpret_cast<float*>(at + SCALES_256)[column] = divide(amax, 127.0f);
+        if (lane == 0) reinterpret_cast<float*>(at + SCALES_256)[column] = amax * (1.0f / 127.0f);
     }
     u32 units = (cols + 63) / 64, unit = 4 * block + lane / 8;
     if (to.by32) {
@@ -136,7 +136,7 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, co
             put_quants(at, column, words);
             if (lane % 4 == 0) {
                 u32 group = lane % 8 / 4 * KEPT + column;
-                float scale = divide(amax, 127.0f);
+                float scale = amax * (1.0f / 127.0f);
                 reinterpret_cast<float*>(at + SCALES_32)[group] = scale;
                 reinterpret_cast<float*>(at + TOTALS_32)[group] = scale * (float)sum;
             }

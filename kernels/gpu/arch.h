@@ -103,6 +103,9 @@ DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=
 DEVICE float log2_fast(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE float square_root(float x) { float y; asm("sqrt.rn.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE float divide(float a, float b) { float y; asm("div.rn.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+// Of normal numbers, good to two units in the last place.
+DEVICE float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DEVICE float inverse_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 // A product that is rounded, whatever is added to it.
 DEVICE float multiply(float a, float b) { float y; asm("mul.rn.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
 DEVICE float fused_multiply_add(float a, float b, float c) { float y; asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c)); return y; }
@@ -185,6 +188,8 @@ DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 DEVICE float log2_fast(float x) { return __builtin_amdgcn_logf(x); }
 DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
 DEVICE float divide(float a, float b) { return a / b; }
+DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+DEVICE float inverse_root(float x) { return __builtin_amdgcn_rsqf(x); }
 DEVICE float multiply(float a, float b) {
 #pragma clang fp contract(off)
     return a * b;
@@ -237,7 +242,7 @@ DEVICE u16 f32_to_bf16(float x) {
 
 // e^x, to 2 units in the last place or so.
 DEVICE float exponential(float x) { return exp2_fast(x * 1.44269504088896340736f); }
-DEVICE float sigmoid(float x) { return divide(1.0f, 1.0f + exponential(-x)); }
+DEVICE float sigmoid(float x) { return reciprocal(1.0f + exponential(-x)); }
 DEVICE float silu(float x) { return x * sigmoid(x); }
 
 // Over the warp, in an order that depends on nothing.

@@ -75,8 +75,9 @@ DEVICE void add_split(Mixed& mixed, float weight, float total, Vec4f part) {
 // The answer of head `head` of all rows in four dims, with its gate.
 DEVICE void put_answer(const AttendArgs& args, u64 head, u32 quad, const Mixed& mixed) {
     float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w};
+    float share = reciprocal(mixed.total);
     for (u32 i = 0; i < 4; i++) {
-        float value = divide(values[i], mixed.total);
+        float value = values[i] * share;
         if (args.gated) value *= sigmoid(args.q[head * args.q_stride + HEAD_DIM + quad * 4 + i]);
         args.out[head * HEAD_DIM + quad * 4 + i] = value;
     }

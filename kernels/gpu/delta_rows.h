@@ -62,7 +62,7 @@ DEVICE float softplus(float x) {
     if (x > 20.0f) return x;
     // ln(1 + y) = 2 artanh(y / (2 + y)), with y at most 1.
     float y = exponential(x > 0.0f ? -x : x);
-    float s = divide(y, 2.0f + y), square = s * s;
+    float s = y * reciprocal(2.0f + y), square = s * s;
     float sum = 1.0f / 17.0f;
 #pragma unroll
     for (u32 i = 8; i-- > 0;) sum = fused_multiply_add(sum, square, 1.0f / (float)(2 * i + 1));
@@ -124,7 +124,7 @@ template <u32 MOST> DEVICE void prepare_head(const HeadTaps<MOST>& weights, cons
         squares = fused_multiply_add(mixed[j], mixed[j], squares);
     }
     float factor = 1.0f;
-    if (length != 0.0f) factor = divide(length, square_root(warp_sum(squares) + 1e-6f));
+    if (length != 0.0f) factor = length * inverse_root(warp_sum(squares) + 1e-6f);
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) {
         u32 at = lane_index() + j * LANES;
@@ -183,7 +183,7 @@ DEVICE void norm_head(const Norm& norm, u64 item, const Factors& answers, const 
     float squares = 0.0f;
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) squares = fused_multiply_add(answers.of[j], answers.of[j], squares);
-    float factor = divide(1.0f, square_root(divide(warp_sum(squares), (float)DV) + norm.eps));
+    float factor = inverse_root(warp_sum(squares) * (1.0f / DV) + norm.eps);
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) {
         u32 column = lane_index() + j * LANES;

@@ -347,6 +347,8 @@ DEVICE float log2_fast(float x) { return log2f(x); }
 DEVICE float square_root(float x) { return sqrtf(x); }
 DEVICE float larger_magnitude(float a, float b) { return fmaxf(a, fabsf(b)); }
 DEVICE float divide(float a, float b) { return a / b; }
+DEVICE float reciprocal(float x) { return 1.0f / x; }
+DEVICE float inverse_root(float x) { return 1.0f / sqrtf(x); }
 DEVICE float multiply(float a, float b) { return a * b; }
 DEVICE float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 DEVICE float f16_to_f32(u16 h) {

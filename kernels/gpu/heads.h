@@ -78,7 +78,7 @@ struct Head {
 #pragma unroll
         for (u32 i = 0; i < HEAD_VALUES; i++) square = fused_multiply_add(values[i], values[i], square);
         square = warp_sum(square);
-        float inverse = is_normed ? divide(1.0f, square_root(square * (1.0f / HEAD_DIM) + args.eps)) : 1.0f;
+        float inverse = is_normed ? inverse_root(square * (1.0f / HEAD_DIM) + args.eps) : 1.0f;
 #pragma unroll
         for (u32 i = 0; i < HEAD_VALUES; i++) {
             u32 d = lane + i * LANES;

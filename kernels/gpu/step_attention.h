@@ -72,8 +72,9 @@ constexpr u32 QUADS = HEAD_DIM / 4;
 DEVICE void put_quad(const Context& step, const Source& gated, u32 q_stride, u32 head, u32 quad, const attention::Mixed& mixed, const Target& to, u32 number) {
     float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w}, gates[4];
     if (gated.at) take_run(step.waiting, gated, head * q_stride + HEAD_DIM + quad * 4, gates);
+    float share = reciprocal(mixed.total);
     for (u32 i = 0; i < 4; i++) {
-        float value = divide(values[i], mixed.total);
+        float value = values[i] * share;
         if (gated.at) value *= sigmoid(gates[i]);
         put(to, head * HEAD_DIM + quad * 4 + i, value, step.waiting.epoch + number);
     }

@@ -51,7 +51,7 @@ template <u32 DIM> DEVICE void prepare_head(float* to, const float* from, const 
         square = fused_multiply_add(values[i], values[i], square);
     }
     square = warp_sum(square);
-    float inverse = args.gamma ? divide(1.0f, square_root(square * (1.0f / DIM) + args.eps)) : 1.0f;
+    float inverse = args.gamma ? inverse_root(square * (1.0f / DIM) + args.eps) : 1.0f;
 #pragma unroll
     for (u32 i = 0; i < DIMS; i++) {
         u32 d = lane + i * LANES;

@@ -81,6 +81,8 @@ const SMALL: Choice = Choice {
     resident: 2,
     ..USUAL
 };
+/// The same of types, and of rows, whose products leave registers for twice as many warps.
+const SMALL_AND_LIGHT: Choice = Choice { warps: 16, ..SMALL };
 /// Bytes of a multiprocessor's share up to which a matrix is small.
 const SMALL_BYTES: usize = 140 << 10;
 
@@ -158,8 +160,10 @@ impl Narrow {
         let multiprocessors = facts.multiprocessors as usize;
         let is_small = sixteens >= multiprocessors
             && sixteens * work.matrices * sixteen_bytes(work) <= SMALL_BYTES * multiprocessors;
+        let is_light = is_light(work.types) && row_blocks(SMALL_AND_LIGHT, work.cols) == 1;
         let first = if work.num_rows == 1 && is_small {
-            [SMALL, USUAL, with(8, true)]
+            let small = if is_light { SMALL_AND_LIGHT } else { SMALL };
+            [small, USUAL, with(8, true)]
         } else if work.num_rows == 1 {
             [USUAL, with(16, true), with(8, true)]
         } else {
@@ -216,6 +220,7 @@ impl Narrow {
             (8, 2, 2),
             (8, 2, 3),
             (8, 1, 2),
+            (16, 1, 2),
         ] {
             for &(row_inside, slices, early_stages, l1_kib) in kinds {
                 let choice = Choice {
@@ -434,6 +439,12 @@ fn is_heavy(types: u32) -> bool {
     dtypes(types).any(|dtype| HEAVY.contains(&dtype))
 }
 
+/// Whether 64 registers do for one row's products.
+fn is_light(types: u32) -> bool {
+    let is_light = |dtype| Form::of(dtype) != Form::By256 && !HEAVY.contains(&dtype);
+    dtypes(types).all(is_light)
+}
+
 /// For a row alone, for some rows and, where types have such products, for twice as many.
 pub(super) fn sources(types: u32, matrices: usize) -> Vec<Source> {
     let most = most_column_tiles(types);
@@ -448,10 +459,14 @@ pub(super) fn sources(types: u32, matrices: usize) -> Vec<Source> {
     let kinds = [
         (USUAL, 1, full),
         (USUAL, 1, short),
+        (SMALL_AND_LIGHT, 1, short),
         (SEVERAL, 1, full),
         (SEVERAL, 2, full),
     ];
-    let kinds = kinds.into_iter().filter(|(_, tiles, _)| *tiles <= most);
+    let is_used = |choice: Choice| choice != SMALL_AND_LIGHT || is_light(types);
+    let kinds = kinds
+        .into_iter()
+        .filter(|(choice, tiles, _)| *tiles <= most && is_used(*choice));
     let source = |(choice, column_tiles, kind): (Choice, usize, Kind)| {
         let heavy = Choice {
             warps: choice.warps.min(HEAVY_WARPS),

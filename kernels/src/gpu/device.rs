@@ -1,4 +1,4 @@
-//! [`Device`] for GPUs: memory, tables, launches; the operations are in files of their own.
+//! [`Device`] for GPUs: memory, launches, steps; what steps read and the operations are in files of their own.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -99,18 +99,10 @@ pub(crate) trait Driver: Sharing + Send + Sync + fmt::Debug {
     unsafe fn free(&self, ptr: DevicePtr);
 
     /// Host memory that copies are asynchronous from and to.
-    #[allow(
-        dead_code,
-        reason = "for what is exchanged with other processes through host memory"
-    )]
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError>;
 
     /// # Safety
     /// It came from `allocate_pinned` and is used by nothing any more.
-    #[allow(
-        dead_code,
-        reason = "for what is exchanged with other processes through host memory"
-    )]
     unsafe fn free_pinned(&self, ptr: *mut u8);
 
     /// Copies to the device. Returns when `from` may be changed, unless it is pinned: then it must stay until

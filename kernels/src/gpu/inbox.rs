@@ -105,6 +105,7 @@ impl Inbox {
     }
 }
 
+/// One block: a step has few inputs.
 pub(super) const LAUNCH: Launch = Launch {
     grid: [1, 1, 1],
     threads: THREADS as u32,

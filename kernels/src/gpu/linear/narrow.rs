@@ -1,10 +1,16 @@
 //! How gpu/matmul.cu shares the work among thread blocks. It changes no result.
 
+mod choice;
+
 use std::fmt;
 
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
+pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
+use crate::gpu::linear::narrow::choice::{
+    Choice, HEAVY_WARPS, SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, USUAL, is_heavy, is_light,
+};
 use crate::gpu::linear::work::{Activations, COLUMNS, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
@@ -20,10 +26,6 @@ const MOST_COLUMN_TILES: usize = 2;
 const LARGE_SHARED_BYTES: usize = 160 << 10;
 /// Blocks of 256 inputs of a single row that a warp has at once; for more, registers are too few.
 const MOST_ROW_BLOCKS: usize = 4;
-/// Types whose products need more registers, so that there are fewer warps.
-const HEAVY_WARPS: usize = 16;
-pub(super) const HEAVY: [DType; 3] = [DType::F32, DType::F16, DType::Q2K];
-
 /// See gpu/matmul.cu.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -44,57 +46,6 @@ pub(super) struct NarrowArgs {
     pub round: u32,
     pub early_stages: u32,
 }
-
-/// What may be chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice {
-    warps: usize,
-    /// Blocks of the launch that a multiprocessor holds.
-    per_multiprocessor: usize,
-    /// Blocks that there is room for, those of the next launch among them.
-    resident: usize,
-    /// A single row is made ready by every block for itself.
-    row_inside: bool,
-    /// Of a piece of work: 1 or 2.
-    slices: usize,
-    /// Of a single row's rings, those that fill before it is there.
-    early_stages: usize,
-    /// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third of it at most.
-    l1_bytes: usize,
-}
-
-/// For a row alone: nearly all shared memory is rings, which fill while the launches before run.
-const USUAL: Choice = Choice {
-    warps: 20,
-    per_multiprocessor: 1,
-    resident: 1,
-    row_inside: true,
-    slices: 2,
-    early_stages: 2,
-    l1_bytes: 36 << 10,
-};
-
-/// For a row alone and a matrix of which a multiprocessor's share is as much as half of its shared memory holds: two launches at a time,
-/// one of which has all its weights when its row comes.
-const SMALL: Choice = Choice {
-    warps: 8,
-    resident: 2,
-    ..USUAL
-};
-/// The same of types, and of rows, whose products leave registers for twice as many warps.
-const SMALL_AND_LIGHT: Choice = Choice { warps: 16, ..SMALL };
-/// Bytes of a multiprocessor's share up to which a matrix is small.
-const SMALL_BYTES: usize = 140 << 10;
-
-/// For some rows, which are read from L1.
-const SEVERAL: Choice = Choice {
-    warps: 8,
-    per_multiprocessor: 2,
-    resident: 2,
-    row_inside: false,
-    l1_bytes: 72 << 10,
-    ..USUAL
-};
 
 /// Inputs of a row of which a block adds up squares, whatever its number of warps: see `SQUARES` of gpu/activate.h.
 const MOST_COLS_INSIDE: usize = 256 * 256;
@@ -433,16 +384,6 @@ fn most_column_tiles(types: u32) -> usize {
     } else {
         MOST_COLUMN_TILES
     }
-}
-
-fn is_heavy(types: u32) -> bool {
-    dtypes(types).any(|dtype| HEAVY.contains(&dtype))
-}
-
-/// Whether 64 registers do for one row's products.
-fn is_light(types: u32) -> bool {
-    let is_light = |dtype| Form::of(dtype) != Form::By256 && !HEAVY.contains(&dtype);
-    dtypes(types).all(is_light)
 }
 
 /// For a row alone, for some rows and, where types have such products, for twice as many.

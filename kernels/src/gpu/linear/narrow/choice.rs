@@ -1,0 +1,71 @@
+//! What a launch of few rows may be like.
+
+use tensor::DType;
+
+use crate::gpu::linear::work::dtypes;
+use crate::gpu::matrix::Form;
+
+/// Types whose products need more registers, and the warps that there are for them.
+pub const HEAVY_WARPS: usize = 16;
+pub const HEAVY: [DType; 3] = [DType::F32, DType::F16, DType::Q2K];
+
+/// What may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub warps: usize,
+    /// Blocks of the launch that a multiprocessor holds.
+    pub per_multiprocessor: usize,
+    /// Blocks that there is room for, those of the next launch among them.
+    pub resident: usize,
+    /// A single row is made ready by every block for itself.
+    pub row_inside: bool,
+    /// Of a piece of work: 1 or 2.
+    pub slices: usize,
+    /// Of a single row's rings, those that fill before it is there.
+    pub early_stages: usize,
+    /// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third of it at most.
+    pub l1_bytes: usize,
+}
+
+/// For a row alone: nearly all shared memory is rings, which fill while the launches before run.
+pub const USUAL: Choice = Choice {
+    warps: 20,
+    per_multiprocessor: 1,
+    resident: 1,
+    row_inside: true,
+    slices: 2,
+    early_stages: 2,
+    l1_bytes: 36 << 10,
+};
+
+/// For a row alone and a matrix of which a multiprocessor's share is as much as half of its shared memory holds: two launches at a time,
+/// one of which has all its weights when its row comes.
+pub const SMALL: Choice = Choice {
+    warps: 8,
+    resident: 2,
+    ..USUAL
+};
+/// The same of types, and of rows, whose products leave registers for twice as many warps.
+pub const SMALL_AND_LIGHT: Choice = Choice { warps: 16, ..SMALL };
+/// Bytes of a multiprocessor's share up to which a matrix is small.
+pub const SMALL_BYTES: usize = 140 << 10;
+
+/// For some rows, which are read from L1.
+pub const SEVERAL: Choice = Choice {
+    warps: 8,
+    per_multiprocessor: 2,
+    resident: 2,
+    row_inside: false,
+    l1_bytes: 72 << 10,
+    ..USUAL
+};
+
+pub fn is_heavy(types: u32) -> bool {
+    dtypes(types).any(|dtype| HEAVY.contains(&dtype))
+}
+
+/// Whether 64 registers do for one row's products.
+pub fn is_light(types: u32) -> bool {
+    let is_light = |dtype| Form::of(dtype) != Form::By256 && !HEAVY.contains(&dtype);
+    dtypes(types).all(is_light)
+}

@@ -1,8 +1,8 @@
 //! Steps that a device may record.
 
 use kernels::{
-    Buffer, Device, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection, Segment, Step,
-    Visibility,
+    AttentionArgs, Buffer, Device, GatedLinearArgs, KvLayer, KvType, LinearArgs, Matrix, Norm,
+    PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment, Step, Visibility,
 };
 use tensor::DType;
 
@@ -38,6 +38,115 @@ fn a_step_that_cannot_be_recorded_is_done_piece_by_piece() {
             });
             device.finish().unwrap();
             assert_eq!(seen, [value; 4], "{}", device.name());
+        }
+    }
+}
+
+/// A layer of attention whose queries, keys and values are rows of a table.
+struct Attending<'a> {
+    device: &'a dyn Device,
+    table: Matrix,
+    cache: KvLayer,
+    rows: [Buffer; 3],
+    out: Buffer,
+}
+
+impl<'a> Attending<'a> {
+    const DIM: usize = 64;
+    const INV_FREQ: [f32; 2] = [1.0, 0.01];
+
+    fn new(device: &'a dyn Device) -> Self {
+        let (rows, len) = (100, 4 * PAGE_TOKENS * Self::DIM);
+        let bytes = Noise(79).weights(DType::F32, rows, Self::DIM);
+        let memory = || device.kv_zeros(len, KvType::F16).expect("memory");
+        Self {
+            device,
+            table: load(device, DType::F32, rows, Self::DIM, &bytes),
+            cache: KvLayer {
+                k: memory(),
+                v: memory(),
+            },
+            rows: [0; 3].map(|_| zeros(device, Self::DIM)),
+            out: zeros(device, Self::DIM),
+        }
+    }
+
+    /// The answer of a row with this id at the end of so many, as a step or operation by operation.
+    fn answer(&mut self, id: u32, committed_len: usize, as_step: bool) -> Vec<f32> {
+        let (tokens, pages) = ([id], [3, 0, 2]);
+        let segments = [Segment {
+            first_row: 0,
+            parents: &[-1],
+            committed_len,
+            first_position: 0,
+            pages: &pages[..=committed_len / PAGE_TOKENS],
+            state_index: 0,
+            advance: true,
+            window: None,
+        }];
+        let step = Step {
+            tokens: &tokens,
+            segments: &segments,
+            visibility: Visibility::Ancestors,
+            variant: &"attends",
+        };
+        let Self {
+            device,
+            table,
+            cache,
+            rows: [q, k, v],
+            out,
+        } = self;
+        let mut work = || {
+            for row in [&mut *q, &mut *k, &mut *v] {
+                device.embed(table, &tokens, row);
+            }
+            device.attention(AttentionArgs {
+                num_heads: 1,
+                num_kv_heads: 1,
+                head_dim: Self::DIM,
+                q,
+                gated: false,
+                k,
+                v,
+                head_norm: None,
+                rope: RopeArgs {
+                    style: RopeStyle::Neox,
+                    inv_freq: &Self::INV_FREQ,
+                },
+                window: None,
+                visibility: Visibility::Ancestors,
+                cache,
+                segments: &segments,
+                out,
+            });
+        };
+        match as_step {
+            true => device.step(&step, &mut work),
+            false => work(),
+        }
+        device.finish().expect("an answer");
+        download(*device, out)
+    }
+}
+
+/// A recorded step reads its ids and tables anew each time, whatever other operations have put there meanwhile.
+#[test]
+fn a_recorded_step_has_the_inputs_of_each_time() {
+    for device in devices().iter().map(AsRef::as_ref) {
+        let [mut recorded, mut plain, mut other] = [0; 3].map(|_| Attending::new(device));
+        // From one page to the next, twice.
+        for len in 0..2 * PAGE_TOKENS + 5 {
+            let id = (len * 37 % 100) as u32;
+            let got = recorded.answer(id, len, true);
+            assert!(
+                same_bits(&got, &plain.answer(id, len, false)),
+                "{len} on {}",
+                device.name()
+            );
+            if len % 3 == 0 {
+                other.answer(99 - id, len / 3, false);
+            }
         }
     }
 }

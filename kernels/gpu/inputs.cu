@@ -21,9 +21,10 @@ KERNEL(take_inputs, InputsArgs, 512) {
     first[thread_index()] = load_far(args.inbox + thread_index());
     sync_threads();
     u32 at = HEAD_WORDS;
-#pragma unroll 1
+#pragma unroll
     for (u32 part = 0; part < PARTS; part++) {
         u32 to = first[1 + 2 * part], count = first[2 + 2 * part];
+#pragma unroll 1
         for (u32 i = thread_index(); i < count; i += THREADS) args.parts[part][to + i] = at + i < THREADS ? first[at + i] : load_far(args.inbox + at + i);
         at += count;
     }

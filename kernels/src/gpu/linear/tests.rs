@@ -88,7 +88,11 @@ fn no_shape_changes_a_bit() {
                     ..device.facts().clone()
                 };
                 // Many: some of each sort.
-                let some = if num_rows > 8 { 9 } else { 1 };
+                let some = match (num_rows, multiprocessors) {
+                    (9.., _) => 9,
+                    (_, 40) => 3,
+                    _ => 1,
+                };
                 let all = |work: &Work<'_>| {
                     let shapes = Shape::all(work, &facts).into_iter();
                     shapes.step_by(some).collect()

@@ -130,11 +130,13 @@ impl<'a> Attending<'a> {
     }
 }
 
-/// A recorded step reads its ids and tables anew each time, whatever other operations have put there meanwhile.
+/// A recorded step reads its ids and tables anew each time, whatever other operations have put there meanwhile: it has the bits of a device of
+/// its own, on which nothing is recorded.
 #[test]
 fn a_recorded_step_has_the_inputs_of_each_time() {
-    for device in devices().iter().map(AsRef::as_ref) {
-        let [mut recorded, mut plain, mut other] = [0; 3].map(|_| Attending::new(device));
+    for (device, plain) in devices().iter().zip(&devices()) {
+        let [mut recorded, mut other] = [0; 2].map(|_| Attending::new(device.as_ref()));
+        let mut plain = Attending::new(plain.as_ref());
         // From one page to the next, twice.
         for len in 0..2 * PAGE_TOKENS + 5 {
             let id = (len * 37 % 100) as u32;

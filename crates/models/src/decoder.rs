@@ -383,14 +383,8 @@ impl Decoder {
         };
         for (first, rows) in (0..).step_by(HEAD_ROWS).zip(rows.chunks(HEAD_ROWS)) {
             if !has_logits {
-                // A tree's are all there are, in their order.
-                let x = match rows.iter().copied().eq(0..rows.len()) {
-                    true => (&s.h, rows.len()),
-                    false => {
-                        device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
-                        (&s.head_rows, rows.len())
-                    }
-                };
+                device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
+                let x = (&s.head_rows, rows.len());
                 head.logits(device, config, embedding.as_ref(), x, &mut s.logits);
             }
             take(&s.logits, first, rows.len());

@@ -62,7 +62,7 @@ DEVICE float softplus(float x) {
     if (x > 20.0f) return x;
     // ln(1 + y) = 2 artanh(y / (2 + y)), with y at most 1.
     float y = exponential(x > 0.0f ? -x : x);
-    float s = y * reciprocal(2.0f + y), square = s * s;
+    float s = divide(y, 2.0f + y), square = s * s;
     float sum = 1.0f / 17.0f;
 #pragma unroll
     for (u32 i = 8; i-- > 0;) sum = fused_multiply_add(sum, square, 1.0f / (float)(2 * i + 1));

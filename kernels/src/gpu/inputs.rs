@@ -160,7 +160,7 @@ impl GpuDevice {
             whole(steps),
             whole(ids),
         ]);
-        self.reserve_ids(ids.len())?.host = ids.to_vec();
+        ids.clone_into(&mut self.reserve_ids(ids.len())?.host);
         staged.hold(tables);
         Ok(())
     }

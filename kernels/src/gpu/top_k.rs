@@ -55,6 +55,7 @@ pub(super) struct Results(Mutex<Told>);
 struct Told {
     /// The number of the call whose results are there, and those.
     words: Option<Words>,
+    /// The last call's.
     number: u32,
 }
 

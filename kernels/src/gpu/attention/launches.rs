@@ -216,14 +216,17 @@ impl Shape {
         let (queries, weights) = (self.head_dim * 4 + 32, SPLIT * 4 + 32);
         let runs = SPLIT * size_of::<f32>();
         let of_row = self.group().next_multiple_of(8) * (queries + weights + runs);
-        let of_tiles = tiles * 8 * queries.max(weights);
-        of_row.max(of_tiles)
+        of_row.max(self.columns_bytes(tiles))
+    }
+
+    /// Of queries, and then weights, of so many tiles of columns: see `Q_PITCH` and `WEIGHT_PITCH`.
+    fn columns_bytes(&self, tiles: usize) -> usize {
+        tiles * 8 * (self.head_dim.max(SPLIT) * 4 + 32)
     }
 
     /// Of blocks that have one row each and make it ready.
     fn prepares_shared_bytes(&self, tiles: usize) -> usize {
-        let columns = tiles * 8 * (self.head_dim.max(SPLIT) * 4 + 32);
-        columns + (self.group() + 1) * self.head_dim * size_of::<f32>()
+        self.columns_bytes(tiles) + (self.group() + 1) * self.head_dim * size_of::<f32>()
     }
 
     fn mma_launch(&self, tiles: usize, args: &AttendArgs, prepares: bool) -> Launch {
@@ -276,8 +279,7 @@ impl Shape {
     /// Bytes of a group of warps that attends there: see `AttendShared`.
     pub(in crate::gpu) fn megakernel_bytes(&self) -> usize {
         let heads = (self.group() + 1) * self.head_dim * size_of::<f32>();
-        let columns = self.row_tiles() * 8 * (self.head_dim.max(SPLIT) * 4 + 32);
-        heads + SPLIT * size_of::<u32>() + 16 + columns
+        heads + SPLIT * size_of::<u32>() + 16 + self.columns_bytes(self.row_tiles())
     }
 
     /// Panics on sizes that no model has, and where the cache is too small for pages that the segments name.

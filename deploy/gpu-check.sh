@@ -23,8 +23,8 @@ Checks Tandem on a GPU and measures it. Run it from the root of the repository. 
   --prefill-chunk N  prompt tokens computed in a step [default: 512]
   --no-bench         only the checks
   --compute-sanitizer
-                     only run the operations' tests under compute-sanitizer, with memcheck and racecheck, in small shapes; wants
-                     --tests, takes a quarter of an hour or more
+                     only run the operations' tests under compute-sanitizer, with memcheck and racecheck, in small shapes, all
+                     at once; wants --tests
   --logs DIR         where outputs go [default: a new folder, named at the end]
   --help             this text
 
@@ -103,14 +103,18 @@ if [ -n "$sanitizer" ]; then
   program=$(command -v compute-sanitizer) ||
     program=$(ls "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer" 2>/dev/null) ||
     stop "there is no compute-sanitizer, in PATH or in ${CUDA_HOME:-/usr/local/cuda}/bin"
+  # All at once: most of the time they wait for the sanitizer, which keeps one processor busy.
+  running=()
   for tool in memcheck racecheck; do
     for filter in rows top_k linear attention prompt kv_types delta_net commits draft steps; do
       filter+=::
       # racecheck does not see that the lane which says that a warp has read something has waited for the others (ring.h).
       check "$tool $filter" env TANDEM_TEST_DEVICES="$device" TANDEM_TEST_SMALL=1 TANDEM_NVRTC_OPTIONS=-DALL_LANES_ARRIVE=1 timeout 3600 \
-        "$program" --tool "$tool" --error-exitcode 99 "$tests/kernels.conformance" --test-threads=1 "$filter"
+        "$program" --tool "$tool" --error-exitcode 99 "$tests/kernels.conformance" --test-threads=1 "$filter" &
+      running+=($!)
     done
   done
+  for one in "${running[@]}"; do wait "$one" || failed=1; done
   echo "logs: $logs"
   exit "$failed"
 fi

@@ -105,11 +105,13 @@ if [ -n "$sanitizer" ]; then
     stop "there is no compute-sanitizer, in PATH or in ${CUDA_HOME:-/usr/local/cuda}/bin"
   # All at once: most of the time they wait for the sanitizer, which keeps one processor busy.
   running=()
+  # Told to stop, they would go on: what a script has in the background does not hear of an interrupt.
+  trap 'for one in "${running[@]}"; do pkill -P "$one"; done; exit 130' INT TERM
   for tool in memcheck racecheck; do
     for filter in rows top_k linear attention prompt kv_types delta_net commits draft steps; do
       filter+=::
       # racecheck does not see that the lane which says that a warp has read something has waited for the others (ring.h).
-      check "$tool $filter" env TANDEM_TEST_DEVICES="$device" TANDEM_TEST_SMALL=1 TANDEM_NVRTC_OPTIONS=-DALL_LANES_ARRIVE=1 timeout 3600 \
+      check "$tool $filter" env TANDEM_TEST_DEVICES="$device" TANDEM_TEST_SMALL=1 TANDEM_NVRTC_OPTIONS=-DALL_LANES_ARRIVE=1 timeout 900 \
         "$program" --tool "$tool" --error-exitcode 99 "$tests/kernels.conformance" --test-threads=1 "$filter" &
       running+=($!)
     done

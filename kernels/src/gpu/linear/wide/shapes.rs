@@ -101,10 +101,15 @@ impl Wide {
         })
     }
 
+    /// Whether the chip has copies that a warp can feed the others by.
+    pub(in crate::gpu::linear) fn are_fed(facts: &DeviceFacts) -> bool {
+        matches!(facts.arch.as_str(), "sm_90a" | "host")
+    }
+
     /// Those that fit where a warp feeds the others; none where the chip has no such copies, and none in groups where a type
     /// has no such products.
     pub(super) fn fed(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
-        let is_able = matches!(facts.arch.as_str(), "sm_90a" | "host");
+        let is_able = Self::are_fed(facts);
         let in_groups = can_be_in_groups(work.types);
         let kinds = [false, true]
             .into_iter()

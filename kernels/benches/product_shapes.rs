@@ -28,7 +28,7 @@ const MEASURED: Duration = Duration::from_millis(10);
 const REPETITIONS: usize = 3;
 /// Type, outputs and inputs of the products of a call, and whether they are gate and up.
 type Products = (&'static [(DType, usize)], usize, bool);
-/// Qwen3.5-27B in Q4_K_M, its draft in Q8_0, then Qwen3.5-0.8B in BF16.
+/// Qwen3.5-27B in Q4_K_M, its draft in Q8_0, then Qwen3.5-0.8B: its head in Q8_0, and all in BF16.
 const PRODUCTS: &[Products] = &[
     (&[(DType::Q4K, 17408), (DType::Q4K, 17408)], 5120, true),
     (&[(DType::Q4K, 5120)], 17408, false),
@@ -64,6 +64,7 @@ const PRODUCTS: &[Products] = &[
     ),
     (&[(DType::Q8_0, 1024), (DType::Q8_0, 1024)], 5120, false),
     (&[(DType::Q8_0, 5120)], 25600, false),
+    (&[(DType::Q8_0, 248_320)], 1024, false),
     (&[(DType::BF16, 3584), (DType::BF16, 3584)], 1024, true),
     (&[(DType::BF16, 1024)], 3584, false),
     (&[(DType::BF16, 1024)], 2048, false),

@@ -11,7 +11,6 @@ pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
 use crate::gpu::linear::narrow::choice::{
     Choice, HEAVY_WARPS, SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, USUAL, is_heavy, is_light,
 };
-use crate::gpu::linear::wide::Wide;
 use crate::gpu::linear::work::{Activations, COLUMNS, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
@@ -25,11 +24,6 @@ const SUMS_BYTES: [usize; 2] = [16 << 10, 8 << 10];
 /// beside rings and those of three do not.
 const MOST_COLUMN_TILES: usize = 2;
 const LARGE_SHARED_BYTES: usize = 160 << 10;
-/// Bytes of a call's weights, and inputs, from which on more rows than a column tile's are a matter for gpu/matmul_fed.cu, where the
-/// chip has that, if scales are of 32 inputs: such rows do not stay in L1. Measured on an H200 with 16 rows and Q8_0: 46.7 to 34.4 us
-/// with 95 MB, the same with 22 and 33 MB.
-const FED_BYTES: usize = 64 << 20;
-const FED_COLS: usize = 5120;
 /// Blocks of 256 inputs of a single row that a warp has at once; for more, registers are too few.
 const MOST_ROW_BLOCKS: usize = 4;
 /// See gpu/matmul.cu.
@@ -98,11 +92,7 @@ impl Narrow {
     /// Whether the rows are few enough.
     pub(super) fn takes(work: &Work<'_>, facts: &DeviceFacts) -> bool {
         let is_large = facts.shared_bytes_per_block as usize >= LARGE_SHARED_BYTES;
-        let are_fed = Wide::are_fed(facts)
-            && work.cols >= FED_COLS
-            && dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By32)
-            && sixteens(work) * work.matrices * sixteen_bytes(work) >= FED_BYTES;
-        let column_tiles = if is_large && !are_fed {
+        let column_tiles = if is_large {
             most_column_tiles(work.types)
         } else {
             1

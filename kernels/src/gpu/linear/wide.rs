@@ -23,6 +23,12 @@ const STEP_COLS: usize = 256;
 const FLOAT_STEP_COLS: usize = 64;
 const FED_FLOAT_STEP_COLS: usize = 128;
 
+/// Weights of a call, and inputs, from which on the kernel of few rows is slower with more than a column tile, if scales are of 32 inputs: such
+/// rows do not stay in L1. An H200 with 16 rows and Q8_0 (docs/performance.md, "Products"): 89 million weights 46.7 to 34.4 us, 21 and 31
+/// million the same.
+const FASTER_WEIGHTS: usize = 64 << 20;
+const FASTER_COLS: usize = 5120;
+
 /// See gpu/matmul_wide.cu.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -116,6 +122,16 @@ impl fmt::Display for Wide {
 }
 
 impl Wide {
+    /// Whether rows that are few enough for gpu/matmul.cu are better off here.
+    pub(super) fn is_faster(work: &Work<'_>, facts: &DeviceFacts) -> bool {
+        let weights = work.matrices * work.cols * work.heights.iter().sum::<usize>();
+        Self::are_fed(facts)
+            && work.num_rows > COLUMNS
+            && work.cols >= FASTER_COLS
+            && weights >= FASTER_WEIGHTS
+            && dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By32)
+    }
+
     /// The cheapest of those that fit on the device; none where nothing fits.
     pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
         let multiprocessors = (facts.multiprocessors as usize).max(1);
@@ -291,7 +307,7 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::linear::work::facts;
+    use crate::gpu::linear::work::{Shape, facts};
 
     /// Every number of rows has a shape on every chip that takes them all and fits.
     #[test]
@@ -321,5 +337,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The large matrices of a 27B's draft, in Q8_0, with a draft block's rows.
+    #[test]
+    fn a_drafts_large_products_are_fed() {
+        let hopper = DeviceFacts {
+            arch: "sm_90a".to_owned(),
+            ..facts(132, 227)
+        };
+        let is_fed = |dtype: DType, num_rows, height, cols, matrices, facts: &DeviceFacts| {
+            let work = Work {
+                num_rows,
+                heights: &[height],
+                cols,
+                matrices,
+                types: 1 << dtype.ggml_id(),
+            };
+            match Shape::of(&work, facts).expect("a shape") {
+                Shape::Narrow(_) => false,
+                Shape::Wide(shape) => shape.fed,
+            }
+        };
+        for (height, cols, matrices) in [(17408, 5120, 2), (5120, 17408, 1), (5120, 25600, 1)] {
+            assert!(is_fed(DType::Q8_0, 16, height, cols, matrices, &hopper));
+            assert!(!is_fed(DType::Q8_0, 8, height, cols, matrices, &hopper));
+            assert!(!is_fed(DType::Q6K, 16, height, cols, matrices, &hopper));
+            let older = facts(132, 227);
+            assert!(!is_fed(DType::Q8_0, 16, height, cols, matrices, &older));
+        }
+        assert!(!is_fed(DType::Q8_0, 16, 5120, 4096, 1, &hopper));
+        assert!(!is_fed(DType::Q8_0, 16, 248_320, 1024, 1, &hopper));
     }
 }

@@ -100,7 +100,7 @@ pub(super) enum Shape {
 
 impl Shape {
     pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Result<Self, DeviceError> {
-        let shape = if Narrow::takes(work, facts) {
+        let shape = if Narrow::takes(work, facts) && !Wide::is_faster(work, facts) {
             Narrow::of(work, facts).map(Self::Narrow)
         } else {
             Wide::of(work, facts).map(Self::Wide)

@@ -102,7 +102,7 @@ impl Wide {
     }
 
     /// Whether the chip has copies that a warp can feed the others by.
-    pub(in crate::gpu::linear) fn are_fed(facts: &DeviceFacts) -> bool {
+    pub(super) fn are_fed(facts: &DeviceFacts) -> bool {
         matches!(facts.arch.as_str(), "sm_90a" | "host")
     }
 

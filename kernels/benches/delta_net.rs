@@ -1,4 +1,4 @@
-//! Gated DeltaNet layers of Qwen3.5-27B: `TANDEM_BENCH_DEVICE=emulated cargo bench -p kernels --bench delta_net`.
+//! Gated DeltaNet layers of Qwen3.5-27B, with their output projection: `TANDEM_BENCH_DEVICE=emulated cargo bench -p kernels --bench delta_net`.
 //!
 //! Microseconds a layer, over as many layers as the model has, each with states of its own, so that these come from
 //! memory and not from a cache.
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use kernels::{
     Buffer, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState,
-    Device, Norm, Segment, open_device,
+    Device, Matrix, MatrixSource, Norm, Segment, open_device,
 };
+use tensor::DType;
 
 const DEVICE: &str = "TANDEM_BENCH_DEVICE";
 const SHAPE: DeltaNetShape = DeltaNetShape {
@@ -19,6 +20,7 @@ const SHAPE: DeltaNetShape = DeltaNetShape {
     v_dim: 128,
     conv_taps: 4,
 };
+const HIDDEN_SIZE: usize = 5120;
 const LAYERS: usize = 48;
 const MOST_ROWS: usize = 512;
 const ENOUGH: Duration = Duration::from_millis(300);
@@ -39,6 +41,8 @@ struct Bench {
     a: Buffer,
     dt_bias: Buffer,
     gamma: Buffer,
+    answers: Buffer,
+    output: Matrix,
     out: Buffer,
 }
 
@@ -69,7 +73,19 @@ impl Bench {
             a: values(heads, -1.0),
             dt_bias: values(heads, 1.0),
             gamma: values(SHAPE.v_dim, 1.0),
-            out: zeros(MOST_ROWS * width),
+            answers: zeros(MOST_ROWS * width),
+            output: device
+                .load_matrix(MatrixSource {
+                    dtype: DType::Q4K,
+                    rows: HIDDEN_SIZE,
+                    cols: width,
+                    bytes: &vec![
+                        0;
+                        HIDDEN_SIZE * DType::Q4K.row_bytes(width).expect("whole blocks")
+                    ],
+                })
+                .expect("memory"),
+            out: zeros(MOST_ROWS * HIDDEN_SIZE),
             device,
         }
     }
@@ -100,6 +116,8 @@ impl Bench {
                     advance,
                     window: None,
                 }],
+                answers: &mut self.answers,
+                output: &self.output,
                 out: &mut self.out,
             });
         }

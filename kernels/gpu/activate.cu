@@ -2,15 +2,20 @@
 //
 // x: [N, K]. Grid: N by stretches of 2048 inputs; every thread block of a row adds all the row's squares up for itself, which
 // spares a launch.
-// NORMED: there is a norm. FORMS: bits for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short
-// that the instructions it passes over would count.
+// NORMED: there is a norm of whole rows. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
+// for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
+// would count.
 #ifndef FORMS
 #define NORMED 1
+#define GATED 0
 #define FORMS 1
 #define IN_CORES 0
 #define ALIGNED 1
 #endif
 #include "activate.h"
+#if GATED
+#include "gated_norm.h"
+#endif
 
 constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / LANES;
@@ -19,7 +24,10 @@ constexpr u32 TOGETHER = 3;
 
 struct ActivateArgs {
     const float* x;
+    // Of the norm, [K] or [DV].
     const float* gamma;
+    // [N, K] of heads.
+    const float* z;
     Activations to;
     u32 cols;
     float eps;
@@ -27,36 +35,65 @@ struct ActivateArgs {
     u32 apart, terms;
 };
 
+#if GATED
+// Heads that 256 inputs have a part of.
+constexpr u32 PARTS = 256 % DV == 0 ? 256 / DV : (256 + DV - 2) / DV + 1;
+
+// A lane's answers of block `block`, normed and gated.
+DEVICE void norm_heads(const ActivateArgs& args, const RowOf& x, const RowOf& z, u32 block, const float (&gamma)[OWN], float (&v)[OWN]) {
+    float gates[OWN];
+    load_block(x, block, v);
+    load_block(z, block, gates);
+    u32 first = 256 * block / DV, own = (256 * block + OWN * lane_index()) / DV - first;
+    float inverse = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < PARTS; i++) {
+        // The last one again behind the end, so that none waits for another.
+        u32 head = smaller(first + i, args.cols / DV - 1);
+        float of_head = inverse_norm_of_head(load_factors(x.at + head * DV), args.eps);
+        if (i == own) inverse = of_head;
+    }
+    for (u32 i = 0; i < OWN; i++) v[i] = gated(v[i], inverse, gamma[i], silu(gates[i]));
+}
+#endif
+
 KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
     let_next_start();
+#if NORMED
     SHARED float squares[SQUARES];
+#endif
     u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();
     RowOf x = {args.x + (u64)row * cols, cols, ALIGNED};
     float v[OWN] = {};
-    if constexpr (NORMED) {
-        float factors[OWN];
-        load_block({args.gamma, cols, ALIGNED}, block, factors);
-        wait_for_inputs();
+#if GATED
+    float gamma[OWN];
+    load_own({args.gamma, DV, true}, (256 * block + OWN * lane_index()) % DV, gamma);
+    wait_for_inputs();
+    if (256 * block < cols) norm_heads(args, x, {args.z + (u64)row * cols, cols, ALIGNED}, block, gamma, v);
+#elif NORMED
+    float factors[OWN];
+    load_block({args.gamma, cols, ALIGNED}, block, factors);
+    wait_for_inputs();
 #pragma unroll 1
-        for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
-            float some[TOGETHER][OWN];
+    for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
+        float some[TOGETHER][OWN];
 #pragma unroll
-            for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
+        for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
 #pragma unroll
-            for (u32 i = 0; i < TOGETHER; i++) {
-                u32 of_row = first + i * WARPS;
-                if (256 * of_row < cols) put_squares(squares, of_row, some[i]);
-                // One of those that the warp adds up is its own.
-                if (of_row == block)
-                    for (u32 j = 0; j < OWN; j++) v[j] = some[i][j];
-            }
+        for (u32 i = 0; i < TOGETHER; i++) {
+            u32 of_row = first + i * WARPS;
+            if (256 * of_row < cols) put_squares(squares, of_row, some[i]);
+            // One of those that the warp adds up is its own.
+            if (of_row == block)
+                for (u32 j = 0; j < OWN; j++) v[j] = some[i][j];
         }
-        sync_threads();
-        norm(v, inverse_norm(squares, cols, args.eps), factors);
-    } else {
-        wait_for_inputs();
-        load_block(x, block, v);
     }
+    sync_threads();
+    norm(v, inverse_norm(squares, cols, args.eps), factors);
+#else
+    wait_for_inputs();
+    load_block(x, block, v);
+#endif
     if (256 * block >= cols) return;
     bool inputs_first = args.apart > 1;
     u64 tile = row / COLUMNS, blocks = inputs_first ? 1 : cols / 256, units = inputs_first ? 1 : (cols + 63) / 64;

@@ -1,4 +1,4 @@
-// Gated DeltaNet for long walks and trees: rows are prepared, the recurrence is walked, answers are normed.
+// Gated DeltaNet for long walks and trees: rows are prepared, the recurrence is walked. Answers are normed by activate.cu.
 #include "delta_state.h"
 
 // Convolution, norm of q and k, decay and write strength; a warp takes a head of a few rows.
@@ -231,19 +231,4 @@ KERNEL_AHEAD(delta_walk_trees, WalkArgs, STRIP_THREADS, 1) {
     let_next_start();
     DYNAMIC_SHARED(levels);
     walk<true>(args, reinterpret_cast<Vec4f*>(levels));
-}
-struct NormArgs {
-    Tables tables;
-    Norm norm;
-    u32 num_rows;
-};
-constexpr u32 NORM_WARPS = 4;
-KERNEL_AHEAD(delta_norm, NormArgs, NORM_WARPS * LANES, 1) {
-    let_next_start();
-    u32 item = block_x() * NORM_WARPS + warp_index();
-    Factors gamma = load_factors(args.norm.gamma);
-    wait_for_inputs();
-    if (item >= args.num_rows * HV || args.tables.rows[item / HV].segment == NONE) return;
-    u64 at = (u64)item * DV;
-    norm_head(args.norm, item, load_factors(args.norm.out + at), gamma, gates_of(load_factors(args.norm.z + at)));
 }

@@ -1,11 +1,12 @@
 // Rows of a gated DeltaNet layer, from the projections to what goes into the recurrence: causal convolution, norm of q and
-// k, decay and write strength. And what follows the recurrence: the gated norm.
+// k, decay and write strength.
 //
 // Compiled for one shape: HK and HV key and value heads with dims DK and DV, and TAPS of the convolution. Value head p
 // reads key head p mod HK. Channels of a row: q of all key heads, k of all key heads, v of all value heads.
 //
 // Every sum has one order, whether a row is decoded alone, lies in a tree or is replayed: the same functions compute it.
 #pragma once
+#include "gated_norm.h"
 #include "tables.h"
 
 constexpr u32 HEADS = 2 * HK + HV;
@@ -146,47 +147,4 @@ DEVICE void move_history(const Layer& layer, const Window& last, u32 state, u32 
     float* to = layer.history + (u64)state * KEPT_ROWS * CHANNELS + channel;
 #pragma unroll
     for (u32 i = 0; i < KEPT_ROWS; i++) to[(u64)i * CHANNELS] = values[i];
-}
-
-// out = norm(answers) silu(z), for a head of a row; by a warp.
-struct Norm {
-    // [N, HV, DV].
-    const float* z;
-    // [DV].
-    const float* gamma;
-    // [N, HV, DV].
-    float* out;
-    float eps;
-};
-// A lane's factors of a head: columns `lane`, `lane + 32` and so on.
-struct Factors {
-    float of[(DV + LANES - 1) / LANES];
-};
-DEVICE Factors load_factors(const float* from) {
-    Factors factors;
-#pragma unroll
-    for (u32 j = 0; j < (DV + LANES - 1) / LANES; j++) {
-        u32 column = lane_index() + j * LANES;
-        factors.of[j] = DV % LANES == 0 || column < DV ? from[column] : 0.0f;
-    }
-    return factors;
-}
-// Of z; whoever waits for answers has them before.
-DEVICE Factors gates_of(const Factors& z) {
-    Factors gates;
-#pragma unroll
-    for (u32 j = 0; j < (DV + LANES - 1) / LANES; j++) gates.of[j] = silu(z.of[j]);
-    return gates;
-}
-DEVICE void norm_head(const Norm& norm, u64 item, const Factors& answers, const Factors& gamma, const Factors& gates) {
-    constexpr u32 VALUES = (DV + LANES - 1) / LANES;
-    float squares = 0.0f;
-#pragma unroll
-    for (u32 j = 0; j < VALUES; j++) squares = fused_multiply_add(answers.of[j], answers.of[j], squares);
-    float factor = inverse_root(warp_sum(squares) * (1.0f / DV) + norm.eps);
-#pragma unroll
-    for (u32 j = 0; j < VALUES; j++) {
-        u32 column = lane_index() + j * LANES;
-        if (DV % LANES == 0 || column < DV) norm.out[item * DV + column] = answers.of[j] * factor * gamma.of[j] * gates.of[j];
-    }
 }

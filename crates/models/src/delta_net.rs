@@ -132,17 +132,9 @@ impl DeltaNet {
             },
             state,
             segments,
-            out: &mut s.mixed,
-        });
-        device.linear(LinearArgs {
-            num_rows,
-            x: &s.mixed,
-            norm: None,
-            projections: &mut [Projection {
-                weight: &self.output,
-                out: &mut s.h,
-            }],
-            accumulate: true,
+            answers: &mut s.mixed,
+            output: &self.output,
+            out: &mut s.h,
         });
     }
 

@@ -8,7 +8,7 @@ use crate::cpu::CpuDevice;
 use crate::cpu::delta_net::{Convolve, Prepared, Recur, Weights};
 use crate::cpu::matmul::Shared;
 use crate::cpu::ops::check;
-use crate::device::{DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, Segment};
+use crate::device::{DeltaNetArgs, DeltaNetCommitArgs, DeltaNetShape, Device, Segment};
 
 /// What the rows of a DeltaNet layer are made from.
 struct DeltaInputs<'a> {
@@ -26,12 +26,7 @@ impl CpuDevice {
     pub(super) fn delta_net_op(&self, args: DeltaNetArgs<'_>) {
         let shape = args.shape;
         assert!(shape.v_dim.is_multiple_of(16), "delta_net: value head dim");
-        let num_rows = args
-            .segments
-            .iter()
-            .map(|s| s.first_row + s.parents.len())
-            .max()
-            .unwrap_or(0);
+        let num_rows = args.num_rows();
         check(
             "delta_net",
             "qkv",
@@ -46,8 +41,8 @@ impl CpuDevice {
         );
         check(
             "delta_net",
-            "out",
-            args.out.len(),
+            "answers",
+            args.answers.len(),
             num_rows * shape.num_v_heads * shape.v_dim,
         );
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +67,7 @@ impl CpuDevice {
         }
         let next = AtomicUsize::new(0);
         let state = Shared::new(args.state.recurrent.host_mut());
-        let out = Shared::new(args.out.host_mut());
+        let out = Shared::new(args.answers.host_mut());
         self.pool.run(&|_| {
             self.dispatch(Recur {
                 shape,
@@ -86,6 +81,8 @@ impl CpuDevice {
                 out: Some(out),
             });
         });
+        drop(prepared);
+        args.project(|linear| self.linear(linear));
     }
 
     pub(super) fn delta_net_commit_op(&self, args: DeltaNetCommitArgs<'_>) {

@@ -2,7 +2,8 @@
 
 use crate::buffer::Buffer;
 use crate::device::batch::Segment;
-use crate::device::linear::Norm;
+use crate::device::linear::{LinearArgs, Norm, Projection};
+use crate::device::matrix::Matrix;
 
 /// Sizes of a gated DeltaNet layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,8 @@ pub struct DeltaNetState {
     pub conv: Buffer,
 }
 
-/// Convolution, gated delta rule and gated norm of one layer over a batch.
+/// Convolution, gated delta rule, gated norm and output projection of one layer over a batch: `out += W (norm(answers) silu(z))`, with
+/// a norm of each head.
 #[derive(Debug)]
 pub struct DeltaNetArgs<'a> {
     /// Sizes.
@@ -73,8 +75,34 @@ pub struct DeltaNetArgs<'a> {
     pub state: &'a mut DeltaNetState,
     /// The batch.
     pub segments: &'a [Segment<'a>],
-    /// \[N, Hv dv\].
+    /// \[N, Hv dv\], room for answers on their way; what it holds afterwards is the device's own business.
+    pub answers: &'a mut Buffer,
+    /// W: \[E, Hv dv\].
+    pub output: &'a Matrix,
+    /// \[N, E\].
     pub out: &'a mut Buffer,
+}
+
+impl DeltaNetArgs<'_> {
+    /// N.
+    pub(crate) fn num_rows(&self) -> usize {
+        let ends = self.segments.iter().map(|s| s.first_row + s.parents.len());
+        ends.max().unwrap_or(0)
+    }
+
+    /// Has the output projection computed, of answers that are normed and gated.
+    pub(crate) fn project<R>(self, compute: impl FnOnce(LinearArgs<'_, '_>) -> R) -> R {
+        compute(LinearArgs {
+            num_rows: self.num_rows(),
+            x: self.answers,
+            norm: None,
+            projections: &mut [Projection {
+                weight: self.output,
+                out: self.out,
+            }],
+            accumulate: true,
+        })
+    }
 }
 
 /// A layer of a [`DeltaNetCommitArgs`].

@@ -1,5 +1,5 @@
-//! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed. See gpu/delta_net.cu, and
-//! gpu/delta_heads.cu for short chains.
+//! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed on their way to the output projection. See
+//! gpu/delta_net.cu and gpu/activate.cu, and gpu/delta_heads.cu for short chains.
 //!
 //! A commit is a short chain without answers over the rows of the forward pass, of all layers in one launch, with tables in
 //! which the accepted path is a chain.
@@ -15,13 +15,14 @@ use crate::device::{
 };
 use crate::error::DeviceError;
 use crate::gpu::delta_net::launches::{
-    CommitArgs, HeadsArgs, Layer, MOST_LAYERS, Norm, NormArgs, PrepareArgs, THREADS, WARPS,
-    WalkArgs, head_threads, level_bytes, long_walks, walking_blocks, whole_heads,
+    CommitArgs, HeadsArgs, Layer, MOST_LAYERS, Norm, PrepareArgs, THREADS, WARPS, WalkArgs,
+    head_threads, level_bytes, long_walks, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::inputs::Staged;
+use crate::gpu::linear::GatedNorm;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, levels_of};
 
@@ -79,7 +80,7 @@ impl GpuDevice {
         let width = shape.num_v_heads * shape.v_dim;
         for (what, buffer, len) in [
             ("z", args.z, num_rows * width),
-            ("out", &*args.out, num_rows * width),
+            ("answers", &*args.answers, num_rows * width),
             ("norm", args.norm.gamma, shape.v_dim),
         ] {
             check("delta_net", what, buffer.len(), len)?;
@@ -87,7 +88,7 @@ impl GpuDevice {
         let norm = Norm {
             z: ptr(args.z),
             gamma: ptr(args.norm.gamma),
-            out: ptr(args.out),
+            out: ptr(args.answers),
             eps: args.norm.eps,
         };
         let inputs = Inputs {
@@ -105,7 +106,7 @@ impl GpuDevice {
         let segments = &staged.host().segments;
         if self.walks_heads(&shape, segments) {
             let tickets = segments.len() * shape.num_k_heads * size_of::<u32>();
-            let args = HeadsArgs {
+            let heads = HeadsArgs {
                 tables: staged.ptrs,
                 layer: inputs.layer(),
                 norm,
@@ -121,20 +122,16 @@ impl GpuDevice {
                 true => "delta_decode_heads",
                 false => "delta_walk_heads",
             };
-            return self.launch(&whole_heads(&shape), name, launch, &args);
+            self.launch(&whole_heads(&shape), name, launch, &heads)?;
+            return args.project(|linear| self.linear_op(linear));
         }
         self.prepare_and_walk(&inputs, &staged, norm.out)?;
-        let args = NormArgs {
-            tables: staged.ptrs,
-            norm,
-            num_rows: num_rows as u32,
+        let gated = GatedNorm {
+            head_dim: shape.v_dim,
+            z: args.z,
+            norm: args.norm,
         };
-        let launch = Launch {
-            grid: [(num_rows * shape.num_v_heads).div_ceil(WARPS) as u32, 1, 1],
-            threads: THREADS,
-            shared_bytes: 0,
-        };
-        self.launch(&long_walks(&shape), "delta_norm", launch, &args)
+        args.project(|linear| self.gated_heads_op(&linear, gated))
     }
 
     pub(super) fn delta_net_commit_op(
@@ -241,10 +238,11 @@ impl GpuDevice {
         self.launch(&long_walks(shape), name, launch, &walk)
     }
 
-    /// Whether blocks of whole heads, which do all in one kernel, are faster: where walks are short and few.
+    /// Whether blocks of whole heads, which do all in one kernel, are faster: where walks are short and few. A row alone is always theirs.
     fn walks_heads(&self, shape: &DeltaNetShape, segments: &[SegmentEntry]) -> bool {
+        let rows: u32 = segments.iter().map(|segment| segment.num_rows).sum();
         let blocks = segments.len() * shape.num_v_heads;
-        blocks <= self.facts().multiprocessors as usize
+        (rows == 1 || blocks <= self.facts().multiprocessors as usize)
             && segments
                 .iter()
                 .all(|segment| is_chain(segment) && segment.num_rows <= SHORT_WALK)

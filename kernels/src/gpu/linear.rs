@@ -6,6 +6,7 @@ mod work;
 
 use tensor::DType;
 
+use crate::buffer::Buffer;
 use crate::device::{GatedLinearArgs, LinearArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
@@ -14,10 +15,10 @@ use crate::gpu::linear::narrow::Narrow;
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
 use crate::gpu::linear::work::{
-    Activations, COLUMNS, Jobs, MAX_JOBS, Product, Rows, Shape, check, float_terms, gated_product,
-    products_of, types_of, work_of,
+    Activations, Before, COLUMNS, Jobs, MAX_JOBS, Product, Rows, Shape, check, float_terms,
+    gated_product, products_of, types_of, work_of,
 };
-pub(super) use crate::gpu::linear::work::{SLICES, dtypes};
+pub(super) use crate::gpu::linear::work::{GatedNorm, SLICES, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
 use crate::gpu::scratch::Scratch;
 
@@ -31,6 +32,7 @@ const ACTIVATE_COLS: usize = 2048;
 struct ActivateArgs {
     x: DevicePtr,
     gamma: DevicePtr,
+    z: DevicePtr,
     to: Activations,
     cols: u32,
     eps: f32,
@@ -42,6 +44,8 @@ struct ActivateArgs {
 #[derive(Clone, Copy)]
 struct ActivateKind {
     normed: bool,
+    /// Values of a head whose answers are normed and gated.
+    gated: Option<usize>,
     /// Of the rows that products read.
     forms: [bool; 3],
     in_cores: bool,
@@ -53,15 +57,18 @@ impl ActivateKind {
         let flag = |name, is_set: bool| (name, u32::from(is_set).to_string());
         let bits = self.forms.iter().rev();
         let forms = bits.fold(0, |bits, is_read| bits << 1 | u32::from(*is_read));
+        let mut defines = vec![
+            flag("NORMED", self.normed),
+            flag("GATED", self.gated.is_some()),
+            ("FORMS", forms.to_string()),
+            flag("IN_CORES", self.in_cores),
+            flag("ALIGNED", self.aligned),
+        ];
+        defines.extend(self.gated.map(|head_dim| ("DV", head_dim.to_string())));
         Source {
             name: "activate.cu",
             text: include_str!("../../gpu/activate.cu"),
-            defines: vec![
-                flag("NORMED", self.normed),
-                ("FORMS", forms.to_string()),
-                flag("IN_CORES", self.in_cores),
-                flag("ALIGNED", self.aligned),
-            ],
+            defines,
         }
     }
 }
@@ -70,9 +77,10 @@ impl ActivateKind {
 pub(super) fn sources() -> Vec<Source> {
     let types = |dtypes: &[DType]| dtypes.iter().fold(0, |mask, d| mask | 1 << d.ggml_id());
     let mut sources = vec![pack_source()];
-    for normed in [false, true] {
+    for (normed, gated) in [(false, None), (true, None), (false, Some(128))] {
         let all = ActivateKind {
             normed,
+            gated,
             forms: [true; 3],
             in_cores: false,
             aligned: false,
@@ -106,6 +114,10 @@ pub(super) fn sources() -> Vec<Source> {
     sources
 }
 
+fn ptr(buffer: &Buffer) -> DevicePtr {
+    buffer.on_gpu().memory.ptr()
+}
+
 impl GpuDevice {
     pub(super) fn linear_op(&self, args: LinearArgs<'_, '_>) -> Result<(), DeviceError> {
         let (products, rows) = products_of(&args);
@@ -118,6 +130,17 @@ impl GpuDevice {
     pub(super) fn gated_linear_op(&self, args: GatedLinearArgs<'_>) -> Result<(), DeviceError> {
         let (product, rows) = gated_product(&args);
         self.multiply(&rows, &[product])
+    }
+
+    /// Products of several rows of heads that are normed and gated before.
+    pub(super) fn gated_heads_op(
+        &self,
+        args: &LinearArgs<'_, '_>,
+        gated: GatedNorm<'_>,
+    ) -> Result<(), DeviceError> {
+        let (products, rows) = products_of(args);
+        let before = Before::GatedNorm(gated);
+        self.multiply(&Rows { before, ..rows }, &products)
     }
 
     /// Every way to share the work of a call, for comparisons of their speed; the first is the one that is chosen. Their
@@ -219,8 +242,13 @@ impl GpuDevice {
             assert_eq!(product.weight.cols, cols, "projections of one input");
         }
         check("x", rows.x.len(), rows.num_rows * cols);
-        if let Some(norm) = rows.norm {
-            check("gamma", norm.gamma.len(), cols);
+        match rows.before {
+            Before::Nothing => {}
+            Before::Norm(norm) => check("gamma", norm.gamma.len(), cols),
+            Before::GatedNorm(gated) => {
+                check("z", gated.z.len(), rows.num_rows * cols);
+                check("gamma", gated.norm.gamma.len(), gated.head_dim);
+            }
         }
         let types = types_of(products);
         match shape {
@@ -243,9 +271,9 @@ impl GpuDevice {
         }
         let mut args = shape.args(&jobs, cols);
         if shape.row_inside() {
-            args.row = rows.x.on_gpu().memory.ptr();
-            if let Some(norm) = rows.norm {
-                args.gamma = norm.gamma.on_gpu().memory.ptr();
+            args.row = ptr(rows.x);
+            if let Before::Norm(norm) = rows.before {
+                args.gamma = ptr(norm.gamma);
                 args.eps = norm.eps;
             }
         } else {
@@ -307,8 +335,16 @@ impl GpuDevice {
         wide: Option<&Wide>,
     ) -> Result<Activations, DeviceError> {
         let Rows {
-            num_rows, x, norm, ..
+            num_rows,
+            x,
+            before,
+            ..
         } = *rows;
+        let (norm, gated) = match before {
+            Before::Nothing => (None, None),
+            Before::Norm(norm) => (Some(norm), None),
+            Before::GatedNorm(gated) => (Some(gated.norm), Some(gated)),
+        };
         let mut bytes = 0;
         let places = [Form::By256, Form::By32, Form::Floats].map(|form| {
             dtypes(types).find(|dtype| Form::of(*dtype) == form)?;
@@ -328,14 +364,16 @@ impl GpuDevice {
         };
         let fed = wide.filter(|shape| shape.fed);
         let kind = ActivateKind {
-            normed: norm.is_some(),
+            normed: norm.is_some() && gated.is_none(),
+            gated: gated.map(|gated| gated.head_dim),
             forms,
             in_cores: fed.is_some_and(|shape| shape.grouped),
             aligned: cols.is_multiple_of(4),
         };
         let args = ActivateArgs {
-            x: x.on_gpu().memory.ptr(),
-            gamma: norm.map_or(DevicePtr::NULL, |norm| norm.gamma.on_gpu().memory.ptr()),
+            x: ptr(x),
+            gamma: norm.map_or(DevicePtr::NULL, |norm| ptr(norm.gamma)),
+            z: gated.map_or(DevicePtr::NULL, |gated| ptr(gated.z)),
             to,
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),

@@ -50,6 +50,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("weights.h", include_str!("../../gpu/weights.h")),
     ("activations.h", include_str!("../../gpu/activations.h")),
     ("activate.h", include_str!("../../gpu/activate.h")),
+    ("gated_norm.h", include_str!("../../gpu/gated_norm.h")),
     ("delta_rows.h", include_str!("../../gpu/delta_rows.h")),
     ("delta_state.h", include_str!("../../gpu/delta_state.h")),
 ];

@@ -1,11 +1,14 @@
-//! Gated DeltaNet along chains and trees, and its commit by replay.
+//! Gated DeltaNet along chains and trees, its output projection, and its commit by replay.
 
 use kernels::{
     DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Device,
-    Norm, Segment,
+    LinearArgs, Matrix, Norm, Projection, Segment,
 };
+use tensor::DType;
 
-use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
+use crate::data::{
+    Noise, SameBits, bytes_of, devices, download, load, relative_error, same_bits, upload, zeros,
+};
 use crate::reference::{DeltaModel, DeltaRow};
 
 /// f32 sums of up to 128 terms, carried on over some fifteen steps by a decaying state: 3e-7 was measured, and ten
@@ -13,6 +16,9 @@ use crate::reference::{DeltaModel, DeltaRow};
 const TOLERANCE: f64 = 3e-6;
 
 const SEQUENCES: usize = 3;
+
+/// Rows of output projections.
+const HEIGHT: usize = 80;
 
 /// Two branches, one five deep: deeper than the convolution reaches back.
 const TREE: &[i32] = &[-1, 0, 0, 1, 1, 3, 3, 2, 7, 8];
@@ -80,6 +86,14 @@ struct Layer<'a> {
     device: &'a dyn Device,
     model: &'a DeltaModel,
     state: DeltaNetState,
+    /// The identity, whose products are the answers to the bit, unless a test has another.
+    output: Matrix,
+}
+
+fn identity(device: &dyn Device, size: usize) -> Matrix {
+    let mut values = vec![0.0; size * size];
+    values.iter_mut().step_by(size + 1).for_each(|v| *v = 1.0);
+    load(device, DType::F32, size, size, &bytes_of(&values))
 }
 
 impl<'a> Layer<'a> {
@@ -91,6 +105,7 @@ impl<'a> Layer<'a> {
                 recurrent: zeros(device, SEQUENCES * model.shape.state_len()),
                 conv: zeros(device, SEQUENCES * model.shape.conv_len()),
             },
+            output: identity(device, model.shape.num_v_heads * model.shape.v_dim),
         }
     }
 
@@ -122,7 +137,8 @@ impl<'a> Layer<'a> {
         let a = upload(device, &model.a);
         let dt_bias = upload(device, &model.dt_bias);
         let gamma = upload(device, &model.gamma);
-        let mut out = zeros(device, first_row * shape.num_v_heads * shape.v_dim);
+        let mut answers = zeros(device, first_row * shape.num_v_heads * shape.v_dim);
+        let mut out = zeros(device, first_row * self.output.rows());
         device.delta_net(DeltaNetArgs {
             shape,
             qkv: &qkv,
@@ -138,6 +154,8 @@ impl<'a> Layer<'a> {
             },
             state: &mut self.state,
             segments: &segments,
+            answers: &mut answers,
+            output: &self.output,
             out: &mut out,
         });
         if let (Some(path), Some(last)) = (path, segments.last()) {
@@ -334,6 +352,60 @@ fn bushy_trees_agree_with_plain_loops_and_with_themselves_alone() {
             }
             let together = layer.run(&trees, None);
             assert!(same_bits(&together, &alone), "{what}");
+        }
+    }
+}
+
+/// Of rows alone and of a tree: the projection has the bits of a product of the answers, for weights of each form that rows are read in.
+#[test]
+fn the_output_projection_is_a_product_of_the_answers() {
+    let shape = SHAPES[2];
+    let width = shape.num_v_heads * shape.v_dim;
+    let mut noise = Noise(41);
+    let model = model(shape, &mut noise);
+    let tree = rows(shape, TREE.len(), &mut noise);
+    let weights = [DType::Q4K, DType::Q8_0, DType::BF16]
+        .map(|dtype| (dtype, noise.weights(dtype, HEIGHT, width)));
+    for device in devices().iter().map(AsRef::as_ref) {
+        let nodes = Part {
+            sequence: 0,
+            parents: TREE,
+            rows: &tree,
+            advance: false,
+        };
+        let root = Part {
+            sequence: 0,
+            parents: &TREE[..1],
+            rows: &tree[..1],
+            advance: false,
+        };
+        for part in [&nodes, &root] {
+            let run = |output: Option<Matrix>| {
+                let mut layer = Layer::new(device, &model);
+                if let Some(output) = output {
+                    layer.output = output;
+                }
+                layer.run(std::slice::from_ref(part), None)
+            };
+            let answers = upload(device, &run(None));
+            for (dtype, bytes) in &weights {
+                let matrix = load(device, *dtype, HEIGHT, width, bytes);
+                let mut out = zeros(device, part.rows.len() * matrix.rows());
+                device.linear(LinearArgs {
+                    num_rows: part.rows.len(),
+                    x: &answers,
+                    norm: None,
+                    projections: &mut [Projection {
+                        weight: &matrix,
+                        out: &mut out,
+                    }],
+                    accumulate: true,
+                });
+                let want = download(device, &out);
+                let got = run(Some(matrix));
+                let what = format!("{dtype}, {} rows on {}", part.rows.len(), device.name());
+                assert!(same_bits(&got, &want), "{what}");
+            }
         }
     }
 }

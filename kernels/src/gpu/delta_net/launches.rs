@@ -4,7 +4,7 @@ use crate::device::DeltaNetShape;
 use crate::gpu::driver::{DevicePtr, Source};
 use crate::gpu::tables::TablePtrs;
 
-/// Threads of a block that prepares, walks with a strip of a head or norms, and its warps.
+/// Threads of a block that prepares or walks with a strip of a head, and its warps.
 pub(super) const THREADS: u32 = 128;
 pub(super) const WARPS: usize = 4;
 /// Columns of a head that a block walks with.
@@ -41,7 +41,7 @@ impl Layer {
     };
 }
 
-/// See gpu/delta_rows.h.
+/// See gpu/gated_norm.h.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Norm {
@@ -75,15 +75,6 @@ pub(super) struct WalkArgs {
     pub out: DevicePtr,
     pub spill: DevicePtr,
     pub shared_levels: u32,
-}
-
-/// See gpu/delta_net.cu.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct NormArgs {
-    pub tables: TablePtrs,
-    pub norm: Norm,
-    pub num_rows: u32,
 }
 
 /// See gpu/delta_heads.cu.

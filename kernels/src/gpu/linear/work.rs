@@ -68,8 +68,27 @@ pub(super) struct Product<'a> {
 pub(super) struct Rows<'a> {
     pub num_rows: usize,
     pub x: &'a Buffer,
-    pub norm: Option<Norm<'a>>,
+    pub before: Before<'a>,
     pub accumulate: bool,
+}
+
+/// What becomes of rows before they are multiplied.
+#[derive(Clone, Copy)]
+pub(super) enum Before<'a> {
+    Nothing,
+    Norm(Norm<'a>),
+    /// Of several rows, whose products do not make them ready for themselves.
+    GatedNorm(GatedNorm<'a>),
+}
+
+/// Rows are heads of so many values, each of which is normed and multiplied with silu(z).
+#[derive(Clone, Copy)]
+pub(in crate::gpu) struct GatedNorm<'a> {
+    pub head_dim: usize,
+    /// Like the rows.
+    pub z: &'a Buffer,
+    /// Gamma: \[head dim\].
+    pub norm: Norm<'a>,
 }
 
 /// What decides how work is shared.
@@ -181,7 +200,7 @@ pub(super) fn products_of<'a>(args: &'a LinearArgs<'_, '_>) -> (Vec<Product<'a>>
     let rows = Rows {
         num_rows: args.num_rows,
         x: args.x,
-        norm: args.norm,
+        before: args.norm.map_or(Before::Nothing, Before::Norm),
         accumulate: args.accumulate,
     };
     (args.projections.iter().map(product).collect(), rows)
@@ -203,7 +222,7 @@ pub(super) fn gated_product<'a>(args: &'a GatedLinearArgs<'_>) -> (Product<'a>, 
     let rows = Rows {
         num_rows: args.num_rows,
         x: args.x,
-        norm: args.norm,
+        before: args.norm.map_or(Before::Nothing, Before::Norm),
         accumulate: false,
     };
     (product, rows)

@@ -363,6 +363,7 @@ impl Recorder {
         self.history = None;
     }
 
+    /// But for the output projection, which is a product like others.
     pub fn delta_net(&mut self, args: &DeltaNetArgs<'_>) {
         let result = self.delta(args);
         self.note(result);
@@ -396,7 +397,7 @@ impl Recorder {
             ..Delta::default()
         };
         let len = shape.num_v_heads * shape.v_dim;
-        delta.out = self.write(args.out, len, None, Some(answers))?;
+        delta.out = self.write(args.answers, len, None, Some(answers))?;
         self.history = Some(History {
             qkv: delta.qkv,
             at: delta.history,

@@ -207,9 +207,15 @@ impl Runner {
         tracing::debug!(sequences = shares.len(), elapsed_ms = ms(elapsed), "step");
         match result {
             Ok(output) => self.take_in(&shares, &output, elapsed),
-            Err(error) => self.fail(&shares, &error),
+            Err(error) => {
+                self.fail(&shares, &error);
+                self.ask_draft();
+            }
         }
         self.release_ended();
+    }
+
+    fn ask_draft(&mut self) {
         let counters = &self.shared.counters.speculation;
         self.speculator.ask(counters, &mut self.running);
     }
@@ -217,6 +223,7 @@ impl Runner {
     /// Moves the sequences of a step on. Counts first: who sees an event sees it counted.
     fn take_in(&mut self, shares: &[Share], output: &Output, elapsed: Duration) {
         let (mut rows, mut prompt_tokens) = (0, 0);
+        let mut verified = Vec::new();
         for (segment, share) in shares.iter().enumerate() {
             let place = Rows {
                 segment,
@@ -225,7 +232,9 @@ impl Runner {
             rows += share.rows;
             prompt_tokens += match self.running[share.sequence].drafting.tree.take() {
                 Some(tree) => {
-                    self.take_in_draft(share, &tree, output, place, elapsed, shares.len());
+                    let path = self.take_in_draft(share, &tree, output, place);
+                    self.note_round(share, &tree, &path, elapsed, shares.len());
+                    verified.push((share.sequence, tree, path));
                     0
                 }
                 None => self.take_in_tokens(share, output, place, elapsed),
@@ -233,6 +242,11 @@ impl Runner {
         }
         if prompt_tokens == 0 {
             self.speculator.note_step(rows, elapsed);
+        }
+        // Commits lie beside what the draft does.
+        self.ask_draft();
+        for (sequence, tree, path) in &verified {
+            self.commit(*sequence, tree, path, elapsed, shares.len());
         }
         self.check_shadows(shares);
         self.keep_prompts(shares);
@@ -274,24 +288,20 @@ impl Runner {
         prompt_tokens
     }
 
-    /// A draft tree: as much of it as the target itself chooses becomes part of the sequence.
+    /// A draft tree: the path through it that the target itself chooses becomes part of the sequence, once it is committed.
     fn take_in_draft(
         &mut self,
         share: &Share,
         tree: &DraftTree,
         output: &Output,
         place: Rows,
-        verify_time: Duration,
-        sequences: usize,
-    ) {
-        let started = Instant::now();
+    ) -> Vec<usize> {
         let sequence = &mut self.running[share.sequence];
         let chooser = &mut self.chooser;
         let path = accepted_path(tree, |node| {
             sequence.extend(output.answer(place.segment, node)?, chooser)
         });
-        // What has ended needs no state, unless it is kept.
-        if sequence.ending().is_none() || self.prefixes.is_on() {
+        if needs_state(sequence, &self.prefixes) {
             let rows = path.iter().map(|node| place.first + node);
             let position = sequence.fed();
             self.speculator
@@ -299,29 +309,57 @@ impl Runner {
             if sequence.ending().is_none() {
                 self.speculator.feed_round(sequence);
             }
-            if let Err(error) = self.model.commit(sequence.place.id, &path) {
-                tracing::error!(%error, "an accepted path could not be committed");
-                note_gone(&mut self.gone, &error);
-                sequence.end(Ending::Failed(model_error(&error)));
-            }
         }
         sequence.advance(path.len());
-        let accepted = path.len() - 1;
+        path
+    }
+
+    /// What a verified tree says of those to come.
+    fn note_round(
+        &mut self,
+        share: &Share,
+        tree: &DraftTree,
+        path: &[usize],
+        verify_time: Duration,
+        sequences: usize,
+    ) {
+        let outcome = RoundOutcome {
+            accepted: path.len() - 1,
+            ms: ms(verify_time),
+            sequences,
+        };
+        let sequence = &mut self.running[share.sequence];
+        self.speculator.note_round(sequence, tree, outcome);
+    }
+
+    /// Makes the accepted path of a tree part of the sequence, and the round part of what is told.
+    fn commit(
+        &mut self,
+        sequence: usize,
+        tree: &DraftTree,
+        path: &[usize],
+        verify_time: Duration,
+        sequences: usize,
+    ) {
+        let started = Instant::now();
+        let sequence = &mut self.running[sequence];
+        if needs_state(sequence, &self.prefixes)
+            && let Err(error) = self.model.commit(sequence.place.id, path)
+        {
+            tracing::error!(%error, "an accepted path could not be committed");
+            note_gone(&mut self.gone, &error);
+            sequence.end(Ending::Failed(model_error(&error)));
+        }
         let round = Round {
             draft_tokens: tree.num_nodes(),
-            accepted,
+            accepted: path.len() - 1,
             verify_time,
             commit_time: started.elapsed(),
         };
-        let outcome = RoundOutcome {
-            accepted,
-            ms: ms(round.verify_time + round.commit_time),
-            sequences,
-        };
-        self.speculator.note_round(sequence, tree, outcome);
+        self.speculator.note_commit(round.commit_time);
         round.add_to(&mut sequence.drafting.timings);
         self.teller
-            .tell(|| report(sequence, tree, &path, &round, sequences));
+            .tell(|| report(sequence, tree, path, &round, sequences));
         let counters = &self.shared.counters.speculation;
         counters.update(|stats| round.count(stats));
     }
@@ -378,6 +416,8 @@ impl Runner {
             }
             sequence.say_ending();
         }
+        let counters = &self.shared.counters.speculation;
+        self.speculator.tell_endings(counters, &mut self.running);
     }
 }
 
@@ -393,6 +433,11 @@ fn model_error(error: &ModelError) -> GenerateError {
         ModelError::EarlierLayers(error) => GenerateError::Gone(error.to_string()),
         error => GenerateError::Model(error.to_string()),
     }
+}
+
+/// Whether a sequence's state is of use: what has ended needs none, unless it is kept.
+fn needs_state(sequence: &Sequence, prefixes: &Prefixes) -> bool {
+    sequence.ending().is_none() || prefixes.is_on()
 }
 
 /// Keeps the first error after which there is no model.

@@ -56,8 +56,18 @@ struct Attached {
     to_forget: Vec<u64>,
     /// It failed where nothing could be done about it yet.
     fault: Option<DrafterError>,
-    /// When it was asked last, for how many proposals, and whether that measures its pace.
-    asked: Option<(Instant, usize, bool)>,
+    asked: Option<Asked>,
+}
+
+/// What a draft was asked last.
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    proposals: usize,
+    /// Whether the time until they come measures its pace.
+    is_usual: bool,
+    /// What commits took of that time.
+    commit_time: Duration,
 }
 
 impl Speculator {
@@ -173,8 +183,13 @@ impl Speculator {
         let Some(draft) = &mut self.draft else {
             return Ok(());
         };
-        let (asked_at, proposals, is_usual) =
-            draft.asked.take().unwrap_or((Instant::now(), 0, false));
+        let asked = draft.asked.take().unwrap_or(Asked {
+            at: Instant::now(),
+            proposals: 0,
+            is_usual: false,
+            commit_time: Duration::ZERO,
+        });
+        let proposals = asked.proposals;
         let patience = if proposals > 0 {
             let usual_ms = self.planner.drafts_ms(proposals);
             usual_ms.map_or(FIRST_PATIENCE, |ms| {
@@ -183,7 +198,7 @@ impl Speculator {
         } else {
             Duration::ZERO
         };
-        let deadline = asked_at + patience;
+        let deadline = asked.at + patience;
         let mut outstanding = running
             .iter()
             .filter(|sequence| sequence.drafting.asked_at.is_some())
@@ -205,8 +220,8 @@ impl Speculator {
                 outstanding -= 1;
             }
         }
-        let waited = asked_at.elapsed();
-        if outstanding == 0 && proposals > 0 && is_usual {
+        let waited = asked.at.elapsed();
+        if outstanding == 0 && proposals > 0 && asked.is_usual {
             self.planner.note_drafts(proposals, ms(waited));
         }
         if outstanding > 0 && proposals > 0 && !draft.is_late {
@@ -217,7 +232,7 @@ impl Speculator {
             late.for_each(|s| Planner::note_wait(&mut s.drafting.text, ms(waited)));
         }
         if !answered.is_empty() {
-            let channel_time = waited.saturating_sub(draft_time);
+            let channel_time = waited.saturating_sub(draft_time + asked.commit_time);
             for place in answered {
                 let drafting = &mut running[place].drafting;
                 drafting.note_draft(draft_time, channel_time);
@@ -319,12 +334,6 @@ impl Speculator {
             return Err(fault);
         }
         let drafter = &mut draft.offered.drafter;
-        while let Some(&id) = draft.to_forget.last() {
-            if !drafter.forget(id)? {
-                break;
-            }
-            draft.to_forget.pop();
-        }
         if draft.is_late {
             return Ok(());
         }
@@ -366,8 +375,35 @@ impl Speculator {
                 proposals += 1;
             }
         }
-        draft.asked = (proposals > 0).then_some((asked_at, proposals, is_usual));
+        draft.asked = (proposals > 0).then_some(Asked {
+            at: asked_at,
+            proposals,
+            is_usual,
+            commit_time: Duration::ZERO,
+        });
         Ok(())
+    }
+
+    /// A commit took this long, while the draft has been asked already.
+    pub fn note_commit(&mut self, time: Duration) {
+        let draft = self.draft.as_mut();
+        if let Some(asked) = draft.and_then(|draft| draft.asked.as_mut()) {
+            asked.commit_time += time;
+        }
+    }
+
+    /// Has the draft forget sequences that have ended.
+    pub fn tell_endings(&mut self, counters: &SpeculationCounters, running: &mut [Sequence]) {
+        let Some(draft) = &mut self.draft else {
+            return;
+        };
+        while let Some(&id) = draft.to_forget.last() {
+            match draft.offered.drafter.forget(id) {
+                Ok(true) => draft.to_forget.pop(),
+                Ok(false) => return,
+                Err(error) => return self.failed(&error, counters, running),
+            };
+        }
     }
 
     /// Steps pause: answers that come meanwhile say nothing of the draft's pace.

@@ -1,11 +1,13 @@
 // Rows for products in the forms of activations.h, where rows are more than products make for themselves.
 //
-// x: [N, K]. Grid: N by stretches of 2048 inputs; every thread block of a row adds all the row's squares up for itself, which
+// x: [N, K]. Grid: N by stretches of 256 inputs for each warp; every thread block of a row adds all the row's squares up for itself, which
 // spares a launch.
+// WARPS: of a thread block. Small ones find room beside the products before them, and have begun when those end.
 // NORMED: there is a norm of whole rows. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
 // for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
 // would count.
 #ifndef FORMS
+#define WARPS 8
 #define NORMED 1
 #define GATED 0
 #define FORMS 1
@@ -17,8 +19,7 @@
 #include "gated_norm.h"
 #endif
 
-constexpr u32 THREADS = 256;
-constexpr u32 WARPS = THREADS / LANES;
+constexpr u32 THREADS = WARPS * LANES;
 // Blocks of 256 inputs of a warp whose values are on their way together.
 constexpr u32 TOGETHER = 3;
 

@@ -22,9 +22,11 @@ pub(super) use crate::gpu::linear::work::{GatedNorm, SLICES, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
 use crate::gpu::scratch::Scratch;
 
-const ACTIVATE_THREADS: u32 = 256;
-/// Inputs that a thread block of it does.
-const ACTIVATE_COLS: usize = 2048;
+/// Warps of a block of gpu/activate.cu, and rows from which on they are more: fewer blocks then read a row for its norm.
+const ACTIVATE_WARPS: [usize; 2] = [4, 8];
+const ACTIVATE_MANY_ROWS: usize = 128;
+/// Inputs of a warp.
+const ACTIVATE_COLS: usize = 256;
 
 /// See gpu/activate.cu.
 #[derive(Clone, Copy)]
@@ -43,6 +45,7 @@ struct ActivateArgs {
 /// What gpu/activate.cu is compiled for.
 #[derive(Clone, Copy)]
 struct ActivateKind {
+    warps: usize,
     normed: bool,
     /// Values of a head whose answers are normed and gated.
     gated: Option<usize>,
@@ -58,6 +61,7 @@ impl ActivateKind {
         let bits = self.forms.iter().rev();
         let forms = bits.fold(0, |bits, is_read| bits << 1 | u32::from(*is_read));
         let mut defines = vec![
+            ("WARPS", self.warps.to_string()),
             flag("NORMED", self.normed),
             flag("GATED", self.gated.is_some()),
             ("FORMS", forms.to_string()),
@@ -79,6 +83,7 @@ pub(super) fn sources() -> Vec<Source> {
     let mut sources = vec![pack_source()];
     for (normed, gated) in [(false, None), (true, None), (false, Some(128))] {
         let all = ActivateKind {
+            warps: ACTIVATE_WARPS[1],
             normed,
             gated,
             forms: [true; 3],
@@ -86,6 +91,7 @@ pub(super) fn sources() -> Vec<Source> {
             aligned: false,
         };
         let by256 = ActivateKind {
+            warps: ACTIVATE_WARPS[0],
             forms: [true, false, false],
             in_cores: true,
             aligned: true,
@@ -363,7 +369,9 @@ impl GpuDevice {
             floats,
         };
         let fed = wide.filter(|shape| shape.fed);
+        let warps = ACTIVATE_WARPS[usize::from(num_rows >= ACTIVATE_MANY_ROWS)];
         let kind = ActivateKind {
+            warps,
             normed: norm.is_some() && gated.is_none(),
             gated: gated.map(|gated| gated.head_dim),
             forms,
@@ -381,8 +389,12 @@ impl GpuDevice {
             terms: float_terms(types) as u32,
         };
         let launch = Launch {
-            grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],
-            threads: ACTIVATE_THREADS,
+            grid: [
+                num_rows as u32,
+                cols.div_ceil(warps * ACTIVATE_COLS) as u32,
+                1,
+            ],
+            threads: 32 * warps as u32,
             shared_bytes: 0,
         };
         self.launch(&kind.source(), "activate", launch, &args)?;

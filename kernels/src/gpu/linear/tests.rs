@@ -60,7 +60,7 @@ fn no_shape_changes_a_bit() {
             let given = Rows {
                 num_rows,
                 x: &part,
-                norm,
+                before: norm.map_or(Before::Nothing, Before::Norm),
                 accumulate: false,
             };
             let products = [product];

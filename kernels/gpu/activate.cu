@@ -2,7 +2,7 @@
 //
 // x: [N, K]. Grid: N by stretches of 256 inputs for each warp; every thread block of a row adds all the row's squares up for itself, which
 // spares a launch.
-// WARPS: of a thread block. Small ones find room beside the products before them, and have begun when those end.
+// WARPS: of a thread block. For a norm best as many as a row has 256 inputs: then none reads anything twice or after something else.
 // NORMED: there is a norm of whole rows. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
 // for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
 // would count.
@@ -20,8 +20,6 @@
 #endif
 
 constexpr u32 THREADS = WARPS * LANES;
-// Blocks of 256 inputs of a warp whose values are on their way together.
-constexpr u32 TOGETHER = 3;
 
 struct ActivateArgs {
     const float* x;
@@ -76,18 +74,13 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
     load_block({args.gamma, cols, ALIGNED}, block, factors);
     wait_for_inputs();
 #pragma unroll 1
-    for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
-        float some[TOGETHER][OWN];
-#pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
-#pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) {
-            u32 of_row = first + i * WARPS;
-            if (256 * of_row < cols) put_squares(squares, of_row, some[i]);
-            // One of those that the warp adds up is its own.
-            if (of_row == block)
-                for (u32 j = 0; j < OWN; j++) v[j] = some[i][j];
-        }
+    for (u32 of_row = warp_index(); 256 * of_row < cols; of_row += WARPS) {
+        float some[OWN];
+        load_block(x, of_row, some);
+        put_squares(squares, of_row, some);
+        // One of those that the warp adds up is its own.
+        if (of_row == block)
+            for (u32 j = 0; j < OWN; j++) v[j] = some[j];
     }
     sync_threads();
     norm(v, inverse_norm(squares, cols, args.eps), factors);

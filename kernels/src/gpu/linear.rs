@@ -22,9 +22,9 @@ pub(super) use crate::gpu::linear::work::{GatedNorm, SLICES, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
 use crate::gpu::scratch::Scratch;
 
-/// Warps of a block of gpu/activate.cu, and rows from which on they are more: fewer blocks then read a row for its norm.
-const ACTIVATE_WARPS: [usize; 2] = [4, 8];
-const ACTIVATE_MANY_ROWS: usize = 128;
+/// Warps of a block of gpu/activate.cu: where there is no norm of whole rows, and the most.
+const ACTIVATE_WARPS: usize = 8;
+const MOST_ACTIVATE_WARPS: usize = 32;
 /// Inputs of a warp.
 const ACTIVATE_COLS: usize = 256;
 
@@ -83,7 +83,7 @@ pub(super) fn sources() -> Vec<Source> {
     let mut sources = vec![pack_source()];
     for (normed, gated) in [(false, None), (true, None), (false, Some(128))] {
         let all = ActivateKind {
-            warps: ACTIVATE_WARPS[1],
+            warps: if normed { 20 } else { ACTIVATE_WARPS },
             normed,
             gated,
             forms: [true; 3],
@@ -91,7 +91,6 @@ pub(super) fn sources() -> Vec<Source> {
             aligned: false,
         };
         let by256 = ActivateKind {
-            warps: ACTIVATE_WARPS[0],
             forms: [true, false, false],
             in_cores: true,
             aligned: true,
@@ -369,10 +368,15 @@ impl GpuDevice {
             floats,
         };
         let fed = wide.filter(|shape| shape.fed);
-        let warps = ACTIVATE_WARPS[usize::from(num_rows >= ACTIVATE_MANY_ROWS)];
+        let normed = norm.is_some() && gated.is_none();
+        let warps = if normed {
+            cols.div_ceil(ACTIVATE_COLS).clamp(1, MOST_ACTIVATE_WARPS)
+        } else {
+            ACTIVATE_WARPS
+        };
         let kind = ActivateKind {
             warps,
-            normed: norm.is_some() && gated.is_none(),
+            normed,
             gated: gated.map(|gated| gated.head_dim),
             forms,
             in_cores: fed.is_some_and(|shape| shape.grouped),

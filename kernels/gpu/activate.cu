@@ -1,13 +1,11 @@
 // Rows for products in the forms of activations.h, where rows are more than products make for themselves.
 //
-// x: [N, K]. Grid: N by stretches of 256 inputs for each warp; every thread block of a row adds all the row's squares up for itself, which
+// x: [N, K]. Grid: N by stretches of 2048 inputs; every thread block of a row adds all the row's squares up for itself, which
 // spares a launch.
-// WARPS: of a thread block. For a norm best as many as a row has 256 inputs: then none reads anything twice or after something else.
 // NORMED: there is a norm of whole rows. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
 // for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
 // would count.
 #ifndef FORMS
-#define WARPS 8
 #define NORMED 1
 #define GATED 0
 #define FORMS 1
@@ -19,7 +17,10 @@
 #include "gated_norm.h"
 #endif
 
-constexpr u32 THREADS = WARPS * LANES;
+constexpr u32 THREADS = 256;
+constexpr u32 WARPS = THREADS / LANES;
+// Blocks of 256 inputs of a warp whose values are on their way together.
+constexpr u32 TOGETHER = 3;
 
 struct ActivateArgs {
     const float* x;
@@ -74,13 +75,18 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
     load_block({args.gamma, cols, ALIGNED}, block, factors);
     wait_for_inputs();
 #pragma unroll 1
-    for (u32 of_row = warp_index(); 256 * of_row < cols; of_row += WARPS) {
-        float some[OWN];
-        load_block(x, of_row, some);
-        put_squares(squares, of_row, some);
-        // One of those that the warp adds up is its own.
-        if (of_row == block)
-            for (u32 j = 0; j < OWN; j++) v[j] = some[j];
+    for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
+        float some[TOGETHER][OWN];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) {
+            u32 of_row = first + i * WARPS;
+            if (256 * of_row < cols) put_squares(squares, of_row, some[i]);
+            // One of those that the warp adds up is its own.
+            if (of_row == block)
+                for (u32 j = 0; j < OWN; j++) v[j] = some[i][j];
+        }
     }
     sync_threads();
     norm(v, inverse_norm(squares, cols, args.eps), factors);

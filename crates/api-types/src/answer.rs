@@ -374,7 +374,7 @@ pub struct SpeculationStages {
     pub acceptance_length: f64,
     /// Milliseconds that the draft computed.
     pub draft_ms: f64,
-    /// Milliseconds on the way to the draft and back.
+    /// Milliseconds on the way to the draft and back, but for commits, which lie beside it.
     pub channel_ms: f64,
     /// Milliseconds of building trees.
     pub tree_ms: f64,

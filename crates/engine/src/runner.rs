@@ -1,5 +1,6 @@
 //! The engine thread: one step after another, as long as there is something to do.
 
+mod drafts;
 mod held;
 mod parking;
 mod report;
@@ -10,21 +11,20 @@ use std::time::{Duration, Instant};
 
 use generation::{GenerateError, GenerateRequest};
 use models::{Batch, Model, ModelError, Output};
-use speculative::{DraftTree, RoundOutcome, accepted_path};
 
 use crate::choice::Chooser;
 use crate::config::EngineConfig;
 use crate::disk::DiskTier;
 use crate::prefixes::Prefixes;
 use crate::queue::Waiting;
+use crate::runner::drafts::Verified;
 use crate::runner::held::HeldRequests;
 use crate::runner::parking::PATIENCE;
-use crate::runner::report::report;
 use crate::scheduler::{Share, StepLimits, rows_for_drafts, share_rows};
 use crate::sequence::{Ending, Place, Sequence, new_tokens_limit};
 use crate::shadow::Shadows;
 use crate::shared::Shared;
-use crate::speculation::{Round, Speculator, ms};
+use crate::speculation::{Speculator, ms};
 use crate::watch::RoundTeller;
 
 /// The model and the sequences in it.
@@ -215,11 +215,6 @@ impl Runner {
         self.release_ended();
     }
 
-    fn ask_draft(&mut self) {
-        let counters = &self.shared.counters.speculation;
-        self.speculator.ask(counters, &mut self.running);
-    }
-
     /// Moves the sequences of a step on. Counts first: who sees an event sees it counted.
     fn take_in(&mut self, shares: &[Share], output: &Output, elapsed: Duration) {
         let (mut rows, mut prompt_tokens) = (0, 0);
@@ -232,9 +227,16 @@ impl Runner {
             rows += share.rows;
             prompt_tokens += match self.running[share.sequence].drafting.tree.take() {
                 Some(tree) => {
+                    let started = Instant::now();
                     let path = self.take_in_draft(share, &tree, output, place);
                     self.note_round(share, &tree, &path, elapsed, shares.len());
-                    verified.push((share.sequence, tree, path));
+                    verified.push(Verified {
+                        sequence: share.sequence,
+                        tree,
+                        path,
+                        verify_time: elapsed,
+                        choice_time: started.elapsed(),
+                    });
                     0
                 }
                 None => self.take_in_tokens(share, output, place, elapsed),
@@ -245,8 +247,8 @@ impl Runner {
         }
         // Commits lie beside what the draft does.
         self.ask_draft();
-        for (sequence, tree, path) in &verified {
-            self.commit(*sequence, tree, path, elapsed, shares.len());
+        for verified in &verified {
+            self.commit(verified, shares.len());
         }
         self.check_shadows(shares);
         self.keep_prompts(shares);
@@ -286,82 +288,6 @@ impl Runner {
             counters.update(|stats| stats.plain_tokens += 1);
         }
         prompt_tokens
-    }
-
-    /// A draft tree: the path through it that the target itself chooses becomes part of the sequence, once it is committed.
-    fn take_in_draft(
-        &mut self,
-        share: &Share,
-        tree: &DraftTree,
-        output: &Output,
-        place: Rows,
-    ) -> Vec<usize> {
-        let sequence = &mut self.running[share.sequence];
-        let chooser = &mut self.chooser;
-        let path = accepted_path(tree, |node| {
-            sequence.extend(output.answer(place.segment, node)?, chooser)
-        });
-        if needs_state(sequence, &self.prefixes) {
-            let rows = path.iter().map(|node| place.first + node);
-            let position = sequence.fed();
-            self.speculator
-                .keep_features(sequence, &mut self.model, position, rows);
-            if sequence.ending().is_none() {
-                self.speculator.feed_round(sequence);
-            }
-        }
-        sequence.advance(path.len());
-        path
-    }
-
-    /// What a verified tree says of those to come.
-    fn note_round(
-        &mut self,
-        share: &Share,
-        tree: &DraftTree,
-        path: &[usize],
-        verify_time: Duration,
-        sequences: usize,
-    ) {
-        let outcome = RoundOutcome {
-            accepted: path.len() - 1,
-            ms: ms(verify_time),
-            sequences,
-        };
-        let sequence = &mut self.running[share.sequence];
-        self.speculator.note_round(sequence, tree, outcome);
-    }
-
-    /// Makes the accepted path of a tree part of the sequence, and the round part of what is told.
-    fn commit(
-        &mut self,
-        sequence: usize,
-        tree: &DraftTree,
-        path: &[usize],
-        verify_time: Duration,
-        sequences: usize,
-    ) {
-        let started = Instant::now();
-        let sequence = &mut self.running[sequence];
-        if needs_state(sequence, &self.prefixes)
-            && let Err(error) = self.model.commit(sequence.place.id, path)
-        {
-            tracing::error!(%error, "an accepted path could not be committed");
-            note_gone(&mut self.gone, &error);
-            sequence.end(Ending::Failed(model_error(&error)));
-        }
-        let round = Round {
-            draft_tokens: tree.num_nodes(),
-            accepted: path.len() - 1,
-            verify_time,
-            commit_time: started.elapsed(),
-        };
-        self.speculator.note_commit(round.commit_time);
-        round.add_to(&mut sequence.drafting.timings);
-        self.teller
-            .tell(|| report(sequence, tree, path, &round, sequences));
-        let counters = &self.shared.counters.speculation;
-        counters.update(|stats| round.count(stats));
     }
 
     /// Holds what was chosen against plain decoding, if that is wanted.
@@ -433,11 +359,6 @@ fn model_error(error: &ModelError) -> GenerateError {
         ModelError::EarlierLayers(error) => GenerateError::Gone(error.to_string()),
         error => GenerateError::Model(error.to_string()),
     }
-}
-
-/// Whether a sequence's state is of use: what has ended needs none, unless it is kept.
-fn needs_state(sequence: &Sequence, prefixes: &Prefixes) -> bool {
-    sequence.ending().is_none() || prefixes.is_on()
 }
 
 /// Keeps the first error after which there is no model.

@@ -30,7 +30,7 @@ pub struct RoundReport {
 pub struct RoundStages {
     /// The draft's own pass.
     pub draft_us: u64,
-    /// The way to the draft and back.
+    /// The way to the draft and back, but for the commit, which lies beside it and the draft's pass.
     pub channel_us: u64,
     /// Building the tree.
     pub tree_us: u64,

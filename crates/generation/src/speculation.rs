@@ -11,7 +11,7 @@ pub struct SpeculationTimings {
     pub accepted_tokens: u32,
     /// Milliseconds that the draft computed.
     pub draft_ms: f64,
-    /// Milliseconds on the way to the draft and back.
+    /// Milliseconds on the way to the draft and back, but for commits, which lie beside it.
     pub channel_ms: f64,
     /// Milliseconds of building trees.
     pub tree_ms: f64,
@@ -42,7 +42,7 @@ pub struct SpeculationStats {
     pub rounds_by_accepted: Vec<u64>,
     /// Microseconds that drafts computed.
     pub draft_us: u64,
-    /// Microseconds on the way to the draft and back.
+    /// Microseconds on the way to the draft and back, but for commits, which lie beside it.
     pub channel_us: u64,
     /// Microseconds of building trees.
     pub tree_us: u64,

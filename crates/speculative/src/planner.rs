@@ -46,7 +46,7 @@ pub struct Acceptance {
 pub struct RoundOutcome {
     /// Draft tokens that the target accepted.
     pub accepted: usize,
-    /// Milliseconds from the proposal to the tokens.
+    /// Milliseconds from the proposal to the tokens. A commit lies beside the wait for the next proposal, and counts there.
     pub ms: f64,
     /// Sequences that were in the step.
     pub sequences: usize,

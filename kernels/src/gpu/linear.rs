@@ -22,11 +22,9 @@ pub(super) use crate::gpu::linear::work::{GatedNorm, SLICES, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
 use crate::gpu::scratch::Scratch;
 
-/// Warps of a block of gpu/activate.cu: where there is no norm of whole rows, and the most.
-const ACTIVATE_WARPS: usize = 8;
-const MOST_ACTIVATE_WARPS: usize = 32;
-/// Inputs of a warp.
-const ACTIVATE_COLS: usize = 256;
+const ACTIVATE_THREADS: u32 = 256;
+/// Inputs that a thread block of it does.
+const ACTIVATE_COLS: usize = 2048;
 
 /// See gpu/activate.cu.
 #[derive(Clone, Copy)]
@@ -45,7 +43,6 @@ struct ActivateArgs {
 /// What gpu/activate.cu is compiled for.
 #[derive(Clone, Copy)]
 struct ActivateKind {
-    warps: usize,
     normed: bool,
     /// Values of a head whose answers are normed and gated.
     gated: Option<usize>,
@@ -61,7 +58,6 @@ impl ActivateKind {
         let bits = self.forms.iter().rev();
         let forms = bits.fold(0, |bits, is_read| bits << 1 | u32::from(*is_read));
         let mut defines = vec![
-            ("WARPS", self.warps.to_string()),
             flag("NORMED", self.normed),
             flag("GATED", self.gated.is_some()),
             ("FORMS", forms.to_string()),
@@ -83,7 +79,6 @@ pub(super) fn sources() -> Vec<Source> {
     let mut sources = vec![pack_source()];
     for (normed, gated) in [(false, None), (true, None), (false, Some(128))] {
         let all = ActivateKind {
-            warps: if normed { 20 } else { ACTIVATE_WARPS },
             normed,
             gated,
             forms: [true; 3],
@@ -368,15 +363,8 @@ impl GpuDevice {
             floats,
         };
         let fed = wide.filter(|shape| shape.fed);
-        let normed = norm.is_some() && gated.is_none();
-        let warps = if normed {
-            cols.div_ceil(ACTIVATE_COLS).clamp(1, MOST_ACTIVATE_WARPS)
-        } else {
-            ACTIVATE_WARPS
-        };
         let kind = ActivateKind {
-            warps,
-            normed,
+            normed: norm.is_some() && gated.is_none(),
             gated: gated.map(|gated| gated.head_dim),
             forms,
             in_cores: fed.is_some_and(|shape| shape.grouped),
@@ -393,12 +381,8 @@ impl GpuDevice {
             terms: float_terms(types) as u32,
         };
         let launch = Launch {
-            grid: [
-                num_rows as u32,
-                cols.div_ceil(warps * ACTIVATE_COLS) as u32,
-                1,
-            ],
-            threads: 32 * warps as u32,
+            grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],
+            threads: ACTIVATE_THREADS,
             shared_bytes: 0,
         };
         self.launch(&kind.source(), "activate", launch, &args)?;

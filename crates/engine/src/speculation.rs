@@ -2,6 +2,7 @@
 //!
 //! Nothing here changes a token. Whatever happens to the draft, the worst is that the next tokens come one by one.
 
+mod asking;
 mod drafting;
 mod features;
 mod feeding;
@@ -12,13 +13,13 @@ use generation::{SpeculationConfig, SpeculationMode};
 use models::FeatureBlock;
 use speculative::{DraftTree, Planner, RoundOutcome};
 
+use asking::Asked;
 pub(crate) use drafting::{Drafting, Round, ms, us};
 use features::FeatureTail;
 pub(crate) use features::KeptFeatures;
-use feeding::feed;
 
 use crate::counters::SpeculationCounters;
-use crate::drafter::{Ask, Drafted, DrafterError};
+use crate::drafter::{Drafted, DrafterError};
 use crate::lease::Offered;
 use crate::sequence::Sequence;
 
@@ -26,8 +27,6 @@ use crate::sequence::Sequence;
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 /// Wait for proposals beyond four times their usual time: an interrupted process is not a hung one.
 const SLACK: Duration = Duration::from_millis(20);
-/// Rows of features that a proposal may wait for without its time being taken for the usual one.
-const USUAL_ROWS: usize = 64;
 
 /// Works for all sequences of an engine.
 #[derive(Debug)]
@@ -57,17 +56,6 @@ struct Attached {
     /// It failed where nothing could be done about it yet.
     fault: Option<DrafterError>,
     asked: Option<Asked>,
-}
-
-/// What a draft was asked last.
-#[derive(Debug)]
-struct Asked {
-    at: Instant,
-    proposals: usize,
-    /// Whether the time until they come measures its pace.
-    is_usual: bool,
-    /// What commits took of that time.
-    commit_time: Duration,
 }
 
 impl Speculator {
@@ -317,100 +305,6 @@ impl Speculator {
     pub fn note_round(&mut self, sequence: &mut Sequence, tree: &DraftTree, round: RoundOutcome) {
         self.planner
             .note_round(&mut sequence.drafting.text, tree, round);
-    }
-
-    /// Asks the draft for the next round, after feeding it what it has not seen.
-    pub fn ask(&mut self, counters: &SpeculationCounters, running: &mut [Sequence]) {
-        if let Err(error) = self.try_ask(running) {
-            self.failed(&error, counters, running);
-        }
-    }
-
-    fn try_ask(&mut self, running: &mut [Sequence]) -> Result<(), DrafterError> {
-        let Some(draft) = &mut self.draft else {
-            return Ok(());
-        };
-        if let Some(fault) = draft.fault.take() {
-            return Err(fault);
-        }
-        let drafter = &mut draft.offered.drafter;
-        if draft.is_late {
-            return Ok(());
-        }
-        let decoding = running.iter().filter(|s| s.is_decoding()).count();
-        let mut eligible: Vec<&mut Sequence> =
-            running.iter_mut().filter(|s| s.can_be_drafted()).collect();
-        if eligible.is_empty() {
-            return Ok(());
-        }
-        let texts: Vec<_> = eligible
-            .iter()
-            .filter(|s| s.drafting.is_adaptive())
-            .map(|s| s.drafting.text)
-            .collect();
-        let wanted = self.planner.wanted(&texts, decoding - texts.len());
-        let mut wanted = wanted.into_iter();
-        eligible.retain(|s| !s.drafting.is_adaptive() || wanted.next() == Some(true));
-        let (mut proposals, mut is_usual) = (0, true);
-        let asked_at = Instant::now();
-        for sequence in eligible {
-            let (position, anchor) = sequence.anchor();
-            let is_constrained = sequence.is_constrained();
-            let draftable = sequence.draftable();
-            let drafting = &mut sequence.drafting;
-            let Some(tail) = drafting.tail.as_ref().filter(|tail| tail.end() == position) else {
-                continue;
-            };
-            is_usual &= position - tail.since(drafting.fed_to).0 <= USUAL_ROWS;
-            drafting.fed_to = feed(&mut **drafter, drafting.id, tail, drafting.fed_to)?;
-            let shape = drafter.shape();
-            let ask = Ask {
-                anchor,
-                position,
-                depth: shape.depth.min(draftable),
-                top_k: drafting.top_k(is_constrained).min(shape.max_top_k),
-            };
-            if drafting.fed_to == position && drafter.ask(drafting.id, ask)? {
-                drafting.asked_at = Some(position);
-                proposals += 1;
-            }
-        }
-        draft.asked = (proposals > 0).then_some(Asked {
-            at: asked_at,
-            proposals,
-            is_usual,
-            commit_time: Duration::ZERO,
-        });
-        Ok(())
-    }
-
-    /// A commit took this long, while the draft has been asked already.
-    pub fn note_commit(&mut self, time: Duration) {
-        let draft = self.draft.as_mut();
-        if let Some(asked) = draft.and_then(|draft| draft.asked.as_mut()) {
-            asked.commit_time += time;
-        }
-    }
-
-    /// Has the draft forget sequences that have ended.
-    pub fn tell_endings(&mut self, counters: &SpeculationCounters, running: &mut [Sequence]) {
-        let Some(draft) = &mut self.draft else {
-            return;
-        };
-        while let Some(&id) = draft.to_forget.last() {
-            match draft.offered.drafter.forget(id) {
-                Ok(true) => draft.to_forget.pop(),
-                Ok(false) => return,
-                Err(error) => return self.failed(&error, counters, running),
-            };
-        }
-    }
-
-    /// Steps pause: answers that come meanwhile say nothing of the draft's pace.
-    pub fn forget_pace(&mut self) {
-        if let Some(draft) = &mut self.draft {
-            draft.asked = None;
-        }
     }
 
     /// A sequence has ended.

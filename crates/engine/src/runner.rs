@@ -17,7 +17,6 @@ use crate::config::EngineConfig;
 use crate::disk::DiskTier;
 use crate::prefixes::Prefixes;
 use crate::queue::Waiting;
-use crate::runner::drafts::Verified;
 use crate::runner::held::HeldRequests;
 use crate::runner::parking::PATIENCE;
 use crate::scheduler::{Share, StepLimits, rows_for_drafts, share_rows};
@@ -227,16 +226,9 @@ impl Runner {
             rows += share.rows;
             prompt_tokens += match self.running[share.sequence].drafting.tree.take() {
                 Some(tree) => {
-                    let started = Instant::now();
-                    let path = self.take_in_draft(share, &tree, output, place);
-                    self.note_round(share, &tree, &path, elapsed, shares.len());
-                    verified.push(Verified {
-                        sequence: share.sequence,
-                        tree,
-                        path,
-                        verify_time: elapsed,
-                        choice_time: started.elapsed(),
-                    });
+                    let round = self.take_in_draft(share, tree, output, place, elapsed);
+                    self.note_round(&round, shares.len());
+                    verified.push(round);
                     0
                 }
                 None => self.take_in_tokens(share, output, place, elapsed),
@@ -245,12 +237,18 @@ impl Runner {
         if prompt_tokens == 0 {
             self.speculator.note_step(rows, elapsed);
         }
-        // Commits lie beside what the draft does.
-        self.ask_draft();
-        for verified in &verified {
-            self.commit(verified, shares.len());
+        // Commits lie beside what the draft does. Plain decoding, where tokens are held against it, would be taken for the draft's time.
+        let is_checked = self.shadows.is_some();
+        if !is_checked {
+            self.ask_draft();
         }
-        self.check_shadows(shares);
+        for round in &verified {
+            self.commit(round, shares.len());
+        }
+        if is_checked {
+            self.check_shadows(shares);
+            self.ask_draft();
+        }
         self.keep_prompts(shares);
         let counters = &self.shared.counters;
         let unsent = |share: &Share| self.running[share.sequence].unsent();

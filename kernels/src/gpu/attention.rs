@@ -19,6 +19,7 @@ use crate::gpu::attention::launches::{
 pub(super) use crate::gpu::attention::launches::{SPLIT, Shape as HeadShape, sources};
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
+use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::steps::{MAX_ROWS, seen_bucket};
 use crate::gpu::tables::{HostTables, NONE, TablePtrs};
@@ -27,10 +28,6 @@ use crate::gpu::tables::{HostTables, NONE, TablePtrs};
 const PARTIALS_BYTES: usize = 64 << 20;
 /// But no fewer rows than these, which share what they read.
 const LEAST_ROWS: usize = 8;
-
-fn ptr(buffer: &Buffer) -> DevicePtr {
-    buffer.on_gpu().memory.ptr()
-}
 
 /// Values from one query head to the next.
 fn q_stride(args: &AttentionArgs<'_>) -> usize {

@@ -23,6 +23,7 @@ use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::inputs::Staged;
 use crate::gpu::linear::GatedNorm;
+use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, levels_of};
 
@@ -48,10 +49,6 @@ struct Inputs<'a> {
     a: &'a Buffer,
     dt_bias: &'a Buffer,
     state: &'a DeltaNetState,
-}
-
-fn ptr(buffer: &Buffer) -> DevicePtr {
-    buffer.on_gpu().memory.ptr()
 }
 
 /// Saved levels that the walk of a segment may need.

@@ -1,98 +1,33 @@
 //! Products with weight matrices: see gpu/activate.cu, gpu/matmul.cu and gpu/matmul_wide.cu.
 
+mod activate;
 mod narrow;
 mod wide;
 mod work;
 
 use tensor::DType;
 
-use crate::buffer::Buffer;
 use crate::device::{GatedLinearArgs, LinearArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
-use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::driver::{Launch, Source};
 use crate::gpu::linear::narrow::Narrow;
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
 use crate::gpu::linear::work::{
-    Activations, Before, COLUMNS, Jobs, MAX_JOBS, Product, Rows, Shape, check, float_terms,
-    gated_product, products_of, types_of, work_of,
+    Before, Jobs, MAX_JOBS, Product, Rows, Shape, check, gated_product, products_of, types_of,
+    work_of,
 };
 pub(super) use crate::gpu::linear::work::{GatedNorm, SLICES, dtypes};
-use crate::gpu::matrix::{Form, TILE_ROWS, pack_source};
+use crate::gpu::matrix::{TILE_ROWS, pack_source};
+use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
-
-const ACTIVATE_THREADS: u32 = 256;
-/// Inputs that a thread block of it does.
-const ACTIVATE_COLS: usize = 2048;
-
-/// See gpu/activate.cu.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ActivateArgs {
-    x: DevicePtr,
-    gamma: DevicePtr,
-    z: DevicePtr,
-    to: Activations,
-    cols: u32,
-    eps: f32,
-    apart: u32,
-    terms: u32,
-}
-
-/// What gpu/activate.cu is compiled for.
-#[derive(Clone, Copy)]
-struct ActivateKind {
-    normed: bool,
-    /// Values of a head whose answers are normed and gated.
-    gated: Option<usize>,
-    /// Of the rows that products read.
-    forms: [bool; 3],
-    in_cores: bool,
-    aligned: bool,
-}
-
-impl ActivateKind {
-    fn source(self) -> Source {
-        let flag = |name, is_set: bool| (name, u32::from(is_set).to_string());
-        let bits = self.forms.iter().rev();
-        let forms = bits.fold(0, |bits, is_read| bits << 1 | u32::from(*is_read));
-        let mut defines = vec![
-            flag("NORMED", self.normed),
-            flag("GATED", self.gated.is_some()),
-            ("FORMS", forms.to_string()),
-            flag("IN_CORES", self.in_cores),
-            flag("ALIGNED", self.aligned),
-        ];
-        defines.extend(self.gated.map(|head_dim| ("DV", head_dim.to_string())));
-        Source {
-            name: "activate.cu",
-            text: include_str!("../../gpu/activate.cu"),
-            defines,
-        }
-    }
-}
 
 /// All that this module and [`crate::gpu::matrix`] launch, with types of published models; see [`crate::gpu::sources`].
 pub(super) fn sources() -> Vec<Source> {
     let types = |dtypes: &[DType]| dtypes.iter().fold(0, |mask, d| mask | 1 << d.ggml_id());
     let mut sources = vec![pack_source()];
-    for (normed, gated) in [(false, None), (true, None), (false, Some(128))] {
-        let all = ActivateKind {
-            normed,
-            gated,
-            forms: [true; 3],
-            in_cores: false,
-            aligned: false,
-        };
-        let by256 = ActivateKind {
-            forms: [true, false, false],
-            in_cores: true,
-            aligned: true,
-            ..all
-        };
-        sources.extend([all, by256].map(ActivateKind::source));
-    }
+    sources.extend(activate::sources());
     let of_models = [
         (&[DType::Q4K, DType::Q6K][..], 2),
         (&[DType::Q5K, DType::Q8_0], 1),
@@ -112,10 +47,6 @@ pub(super) fn sources() -> Vec<Source> {
         sources.extend(narrow::sources(types(few), 1));
     }
     sources
-}
-
-fn ptr(buffer: &Buffer) -> DevicePtr {
-    buffer.on_gpu().memory.ptr()
 }
 
 impl GpuDevice {
@@ -272,9 +203,20 @@ impl GpuDevice {
         let mut args = shape.args(&jobs, cols);
         if shape.row_inside() {
             args.row = ptr(rows.x);
-            if let Before::Norm(norm) = rows.before {
-                args.gamma = ptr(norm.gamma);
-                args.eps = norm.eps;
+            match rows.before {
+                Before::Nothing => {}
+                Before::Norm(norm) => {
+                    args.gamma = ptr(norm.gamma);
+                    args.eps = norm.eps;
+                }
+                Before::GatedNorm(_) => {
+                    return Err(DeviceError::Shape {
+                        op: "delta_net",
+                        what: "rows with a norm of heads behind them",
+                        expected: 2,
+                        got: 1,
+                    });
+                }
             }
         } else {
             args.x = self.activate(rows, shape.columns(), cols, types, None)?;
@@ -322,71 +264,6 @@ impl GpuDevice {
             shared_bytes: shape.shared_bytes as u32,
         };
         self.launch(&shape.source(types), shape.kernel(), launch, &args)
-    }
-
-    /// Rows in the forms that products with `types` read, in scratch memory; `columns`: how many products read, though
-    /// what they make of more than there are is not used; `wide`: by such ones, which decides how they lie (gpu/activations.h).
-    fn activate(
-        &self,
-        rows: &Rows<'_>,
-        columns: usize,
-        cols: usize,
-        types: u32,
-        wide: Option<&Wide>,
-    ) -> Result<Activations, DeviceError> {
-        let Rows {
-            num_rows,
-            x,
-            before,
-            ..
-        } = *rows;
-        let (norm, gated) = match before {
-            Before::Nothing => (None, None),
-            Before::Norm(norm) => (Some(norm), None),
-            Before::GatedNorm(gated) => (Some(gated.norm), Some(gated)),
-        };
-        let mut bytes = 0;
-        let places = [Form::By256, Form::By32, Form::Floats].map(|form| {
-            dtypes(types).find(|dtype| Form::of(*dtype) == form)?;
-            let place = bytes;
-            bytes += columns / COLUMNS * cols.div_ceil(form.cols()) * form.block_bytes(types);
-            bytes = bytes.next_multiple_of(256);
-            Some(place)
-        });
-        let scratch = self.scratch(Scratch::Activations, bytes)?;
-        let forms = places.map(|place| place.is_some());
-        let [by256, by32, floats] =
-            places.map(|place| place.map_or(DevicePtr::NULL, |place| scratch.add(place)));
-        let to = Activations {
-            by256,
-            by32,
-            floats,
-        };
-        let fed = wide.filter(|shape| shape.fed);
-        let kind = ActivateKind {
-            normed: norm.is_some() && gated.is_none(),
-            gated: gated.map(|gated| gated.head_dim),
-            forms,
-            in_cores: fed.is_some_and(|shape| shape.grouped),
-            aligned: cols.is_multiple_of(4),
-        };
-        let args = ActivateArgs {
-            x: ptr(x),
-            gamma: norm.map_or(DevicePtr::NULL, |norm| ptr(norm.gamma)),
-            z: gated.map_or(DevicePtr::NULL, |gated| ptr(gated.z)),
-            to,
-            cols: cols as u32,
-            eps: norm.map_or(0.0, |norm| norm.eps),
-            apart: fed.map_or(1, |_| columns / COLUMNS) as u32,
-            terms: float_terms(types) as u32,
-        };
-        let launch = Launch {
-            grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],
-            threads: ACTIVATE_THREADS,
-            shared_bytes: 0,
-        };
-        self.launch(&kind.source(), "activate", launch, &args)?;
-        Ok(to)
     }
 }
 

@@ -2,8 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::buffer::Buffer;
 use crate::error::DeviceError;
 use crate::gpu::driver::{DevicePtr, Driver};
+
+/// Where a buffer's values are.
+pub(in crate::gpu) fn ptr(buffer: &Buffer) -> DevicePtr {
+    buffer.on_gpu().memory.ptr()
+}
 
 /// An allocation.
 #[derive(Debug)]

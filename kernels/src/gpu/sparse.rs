@@ -4,6 +4,7 @@ use crate::device::{AttentionArgs, KvAppendArgs, PAGE_TOKENS, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::tables::TablePtrs;
 use crate::gpu::tail::HeadArgs;
@@ -73,10 +74,6 @@ fn page_bytes(head_dim: usize) -> (usize, usize) {
     let keys = head_dim * LINE_BYTES;
     let halves = head_dim.div_ceil(LINE_BYTES / size_of::<u16>());
     (keys, keys + halves * PAGE_TOKENS * LINE_BYTES)
-}
-
-fn ptr(buffer: &crate::buffer::Buffer) -> DevicePtr {
-    buffer.on_gpu().memory.ptr()
 }
 
 impl GpuDevice {

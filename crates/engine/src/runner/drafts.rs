@@ -15,11 +15,11 @@ use crate::speculation::{Round, ms};
 /// A draft tree and the path through it that the target chose, until it is committed.
 pub(super) struct Verified {
     /// Its place among those that run.
-    pub sequence: usize,
-    pub tree: DraftTree,
-    pub path: Vec<usize>,
-    pub verify_time: Duration,
-    pub choice_time: Duration,
+    sequence: usize,
+    tree: DraftTree,
+    path: Vec<usize>,
+    verify_time: Duration,
+    choice_time: Duration,
 }
 
 impl Runner {
@@ -32,13 +32,15 @@ impl Runner {
     pub(super) fn take_in_draft(
         &mut self,
         share: &Share,
-        tree: &DraftTree,
+        tree: DraftTree,
         output: &Output,
         place: Rows,
-    ) -> Vec<usize> {
+        verify_time: Duration,
+    ) -> Verified {
+        let started = Instant::now();
         let sequence = &mut self.running[share.sequence];
         let chooser = &mut self.chooser;
-        let path = accepted_path(tree, |node| {
+        let path = accepted_path(&tree, |node| {
             sequence.extend(output.answer(place.segment, node)?, chooser)
         });
         if needs_state(sequence, &self.prefixes) {
@@ -51,25 +53,25 @@ impl Runner {
             }
         }
         sequence.advance(path.len());
-        path
+        Verified {
+            sequence: share.sequence,
+            tree,
+            path,
+            verify_time,
+            choice_time: started.elapsed(),
+        }
     }
 
     /// What a verified tree says of those to come.
-    pub(super) fn note_round(
-        &mut self,
-        share: &Share,
-        tree: &DraftTree,
-        path: &[usize],
-        verify_time: Duration,
-        sequences: usize,
-    ) {
+    pub(super) fn note_round(&mut self, verified: &Verified, sequences: usize) {
         let outcome = RoundOutcome {
-            accepted: path.len() - 1,
-            ms: ms(verify_time),
+            accepted: verified.path.len() - 1,
+            ms: ms(verified.verify_time + verified.choice_time),
             sequences,
         };
-        let sequence = &mut self.running[share.sequence];
-        self.speculator.note_round(sequence, tree, outcome);
+        let sequence = &mut self.running[verified.sequence];
+        self.speculator
+            .note_round(sequence, &verified.tree, outcome);
     }
 
     /// Makes the accepted path of a tree part of the sequence, and the round part of what is told.

@@ -24,7 +24,7 @@ use crate::gpu::megakernel::phases::{
     words_bytes,
 };
 use crate::gpu::megakernel::pieces::{Job, Plan, Weights};
-use crate::gpu::memory::DeviceMemory;
+use crate::gpu::memory::{DeviceMemory, ptr};
 use crate::gpu::rope::TurnTables;
 
 /// A head's answers, which are normed by whoever reads them.
@@ -88,10 +88,6 @@ pub(in crate::gpu) struct Recorder {
     pub(super) embed: Option<(Embed, DType)>,
     /// Why the step is no such launch, or what failed.
     trouble: Option<DeviceError>,
-}
-
-fn ptr(buffer: &Buffer) -> DevicePtr {
-    buffer.on_gpu().memory.ptr()
 }
 
 /// A step that no launch is made for.

@@ -117,11 +117,7 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, co
             put_in_cores(at, column, words, sum);
         } else {
             put_quants(at + UNIT_BYTES * (lane / 8), column, words);
-            if (lane % 2 == 0) {
-                u8* sums = at + SUMS_256 + 8 * (4 * column + lane / 8) + lane % 8 / 2;
-                sums[0] = (u8)(sum & 127);
-                sums[4] = (u8)(sum >> 7);
-            }
+            if (lane % 2 == 0) *reinterpret_cast<u16*>(at + SUMS_256 + 32 * column + lane) = f32_to_f16((float)sum);
         }
         if (lane == 0) reinterpret_cast<float*>(at + SCALES_256)[column] = amax * (1.0f / 127.0f);
     }

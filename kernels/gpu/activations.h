@@ -1,7 +1,7 @@
 // What products read: rows of activations as eight columns of fragments B (mma.h) at a time, in up to three forms.
 //
 // For every 8 rows (a column tile) and every 256 or 64 inputs a block of bytes:
-//   by256   4 units of quants, sums of 16 quants (per lane 4 low parts of 7 bits, then 4 high parts), 8 scales
+//   by256   4 units of quants, sums of 16 quants as f16 (per lane 4), 8 scales
 //   by32    a unit of quants, 2 x 8 scales, 2 x 8 products of scale and sum
 //   floats  two or three bf16 terms, each 4 steps of 16 inputs: three are the value, two are good to 2^-16 of it
 // A unit (64 inputs) of quants has for each lane 16 bytes: b[0] and b[1] of inputs 0.., then of inputs 32... A term has for

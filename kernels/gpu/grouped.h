@@ -116,13 +116,9 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
     // They take the registers of the high bytes' sums.
     float mins[COLUMN_TILES][4];
     if constexpr (has_min(T)) {
-        u32 m[4];
-        for (u32 i = 0; i < 4; i++) {
-            m[i] = halves_of_bytes(scales.mins[i % 2] >> (16 * (i / 2)));
-            settle(m[i]);
-        }
+        for (u32 i = 0; i < 4; i++) settle(scales.mins[i]);
         begin_group();
-        group_mma_f16<true>(mins, m, further(columns, SUMS_256));
+        group_mma_f16<true>(mins, scales.mins, further(columns, SUMS_256));
         end_group();
     }
     float totals[COLUMN_TILES][4];

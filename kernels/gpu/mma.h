@@ -224,16 +224,16 @@ DEVICE u32 odd_bytes(u32 a, u32 b) {
 #endif
 }
 
-// The lower two bytes of a word, as f16.
-DEVICE u32 halves_of_bytes(u32 word) {
+// Bytes LOW and HIGH of a word, as f16.
+template <u32 LOW, u32 HIGH> DEVICE u32 halves_of_bytes(u32 word) {
 #if ON_CUDA
     // A byte at the end of 1024's f16.
     u32 y;
-    asm("prmt.b32 %0, %1, 0x64646464, 0x4140;" : "=r"(y) : "r"(word));
+    asm("prmt.b32 %0, %1, 0x64646464, %2;" : "=r"(y) : "r"(word), "n"(0x4040 | HIGH << 8 | LOW));
     asm("add.rn.f16x2 %0, %0, %1;" : "+r"(y) : "r"(0xe400e400u));
     return y;
 #else
-    return f32_to_f16((float)(word & 0xff)) | (u32)f32_to_f16((float)(word >> 8 & 0xff)) << 16;
+    return f32_to_f16((float)(word >> (8 * LOW) & 0xff)) | (u32)f32_to_f16((float)(word >> (8 * HIGH) & 0xff)) << 16;
 #endif
 }
 

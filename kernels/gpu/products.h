@@ -93,12 +93,12 @@ template <u32 T> struct Part {
     }
 };
 
-// Scales of a tile of 256 inputs, of rows g and g + 8: floats, and integers, a byte for 16 or 32 inputs; mins as fragments for
-// 16 sums of 16.
+// Scales of a tile of 256 inputs, of rows g and g + 8: floats, and integers, a byte for 16 or 32 inputs; mins as a fragment for
+// 16 sums of 16, in f16.
 template <u32 T> struct Scales {
     static constexpr bool BY_16 = T == Q2_K || T == Q3_K || T == Q6_K;
     u32 scales[2][BY_16 ? 4 : 2];
-    u32 mins[2];
+    u32 mins[4];
     float d[2], m[2];
 
     DEVICE_MEMBER explicit Scales(const u8* at) {
@@ -124,12 +124,20 @@ template <u32 T> struct Scales {
                 u32 low = w[2] & 0x3f3f3f3fu, high = (w[3] >> 4 & 0x0f0f0f0fu) | (w[2] >> 2 & 0x30303030u);
                 u32 two = (t < 2 ? low : high) >> (16 * (t % 2));
                 // Each min counts for two sums.
-                mins[h] = ((two & 0xff) | (two & 0xff00) << 8) * 0x101;
+                put_mins(h, halves_of_bytes<0, 0>(two), halves_of_bytes<1, 1>(two));
             } else {
                 for (u32 i = 0; i < (BY_16 ? 4 : 2); i++) scales[h][i] = T == Q2_K ? w[i] & 0x0f0f0f0fu : w[i];
-                if constexpr (BY_16) mins[h] = (t < 2 ? (t == 0 ? w[0] : w[1]) : (t == 2 ? w[2] : w[3])) >> 4 & 0x0f0f0f0fu;
+                if constexpr (T == Q2_K) {
+                    u32 four = (t < 2 ? (t == 0 ? w[0] : w[1]) : (t == 2 ? w[2] : w[3])) >> 4 & 0x0f0f0f0fu;
+                    put_mins(h, halves_of_bytes<0, 1>(four), halves_of_bytes<2, 3>(four));
+                }
             }
         }
+    }
+
+    DEVICE_MEMBER void put_mins(u32 h, u32 first, u32 second) {
+        mins[h] = first;
+        mins[2 + h] = second;
     }
 
     // Of group `j` of the units of part `part`.
@@ -159,9 +167,9 @@ struct Columns {
         return v;
     }
     // A lane's words of sums.
-    DEVICE_MEMBER Vec2f sums(u32 ct) const {
-        Vec2f v = {0.0f, 0.0f};
-        if (has_own()) v = *reinterpret_cast<const Vec2f*>(tile(ct) + SUMS_256 + 8 * own());
+    DEVICE_MEMBER Vec2u sums(u32 ct) const {
+        Vec2u v = {0, 0};
+        if (has_own()) v = *reinterpret_cast<const Vec2u*>(tile(ct) + SUMS_256 + 8 * own());
         return v;
     }
     // Values of a lane's two columns.
@@ -215,16 +223,16 @@ template <u32 T> DEVICE void multiply_some(const u8* tile, const Scales<T>& scal
     for (u32 ct = first; ct < smaller(first + AT_ONCE, (u32)COLUMN_TILES); ct++) {
         Vec2f two = x.pair(ct, SCALES_256);
         float scale[2] = {two.x, two.y};
-        i32 low[4] = {}, high[4] = {};
+        // Whole numbers, exactly.
+        float mins[4] = {};
         if constexpr (has_min(T)) {
-            Vec2f words = x.sums(ct);
-            mma_s8_k16(low, scales.mins[0], scales.mins[1], f32_to_bits(words.x));
-            mma_s8_k16(high, scales.mins[0], scales.mins[1], f32_to_bits(words.y));
+            Vec2u sums = x.sums(ct);
+            mma_f16(mins, scales.mins, sums.x, sums.y);
         }
 #pragma unroll
         for (u32 i = 0; i < 4; i += NEXT_SUM) {
             float total = scales.d[i / 2] * (float)totals[ct - first][i];
-            if constexpr (has_min(T)) total = fused_multiply_add(-scales.m[i / 2], (float)(low[i] + 128 * high[i]), total);
+            if constexpr (has_min(T)) total = fused_multiply_add(-scales.m[i / 2], mins[i], total);
             acc[ct][i] = fused_multiply_add(scale[i % 2], total, acc[ct][i]);
         }
     }

@@ -1,8 +1,7 @@
 // Rows for products in the forms of activations.h, where rows are more than products make for themselves.
 //
-// x: [N, K]. Grid: N by stretches of 2048 inputs; every thread block of a row adds all the row's squares up for itself, which
-// spares a launch.
-// NORMED: there is a norm of whole rows. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
+// x: [N, K]. Grid: N by stretches of 2048 inputs and, where there is a norm, one more block, for the row's factor.
+// NORMED: there is a norm of whole rows, as row_norm.h has it. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
 // for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
 // would count.
 #ifndef FORMS
@@ -19,8 +18,6 @@
 
 constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / LANES;
-// Blocks of 256 inputs of a warp whose values are on their way together.
-constexpr u32 TOGETHER = 3;
 
 struct ActivateArgs {
     const float* x;
@@ -28,6 +25,8 @@ struct ActivateArgs {
     const float* gamma;
     // [N, K] of heads.
     const float* z;
+    // Of norms, [N].
+    float* factors;
     Activations to;
     u32 cols;
     float eps;
@@ -57,11 +56,29 @@ DEVICE void norm_heads(const ActivateArgs& args, const RowOf& x, const RowOf& z,
 }
 #endif
 
+#if NORMED
+DEVICE void put_factor_of(const ActivateArgs& args, const RowOf& x, u32 row) {
+    SHARED RowNorm norm;
+    // Blocks of 256 inputs of a warp that are on their way together.
+    constexpr u32 TOGETHER = 3;
+#pragma unroll 1
+    for (u32 first = warp_index(); 256 * first < args.cols; first += WARPS * TOGETHER) {
+        float some[TOGETHER][OWN];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++)
+            if (256 * (first + i * WARPS) < args.cols) put_squares(norm, first + i * WARPS, some[i]);
+    }
+    sync_threads();
+    if (warp_index() != 0) return;
+    put_factor(norm, args.cols, args.eps);
+    if (lane_index() == 0) args.factors[row] = norm.factor;
+}
+#endif
+
 KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
     let_next_start();
-#if NORMED
-    SHARED float squares[SQUARES];
-#endif
     u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();
     RowOf x = {args.x + (u64)row * cols, cols, ALIGNED};
     float v[OWN] = {};
@@ -71,25 +88,12 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
     wait_for_inputs();
     if (256 * block < cols) norm_heads(args, x, {args.z + (u64)row * cols, cols, ALIGNED}, block, gamma, v);
 #elif NORMED
-    float factors[OWN];
-    load_block({args.gamma, cols, ALIGNED}, block, factors);
+    float gamma[OWN];
+    load_block({args.gamma, cols, ALIGNED}, block, gamma);
     wait_for_inputs();
-#pragma unroll 1
-    for (u32 first = warp_index(); 256 * first < cols; first += WARPS * TOGETHER) {
-        float some[TOGETHER][OWN];
-#pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) load_block(x, first + i * WARPS, some[i]);
-#pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) {
-            u32 of_row = first + i * WARPS;
-            if (256 * of_row < cols) put_squares(squares, of_row, some[i]);
-            // One of those that the warp adds up is its own.
-            if (of_row == block)
-                for (u32 j = 0; j < OWN; j++) v[j] = some[i][j];
-        }
-    }
-    sync_threads();
-    norm(v, inverse_norm(squares, cols, args.eps), factors);
+    if (256 * WARPS * block_y() >= cols) return put_factor_of(args, x, row);
+    load_block(x, block, v);
+    scale(v, gamma);
 #else
     wait_for_inputs();
     load_block(x, block, v);

@@ -1,10 +1,9 @@
-// From a row's values to the forms of activations.h: an optional RMS norm, then int8 = round(x 127 / amax) for each 256 or 32
-// inputs, ties to even. Whoever computes a row has the same bits.
+// From a row's values to the forms of activations.h: what comes before of an RMS norm (row_norm.h), then int8 = round(x 127 / amax) for each
+// 256 or 32 inputs, ties to even. Whoever computes a row has the same bits.
 #pragma once
 #include "activations.h"
+#include "row_norm.h"
 
-// Sums of squares that a row has, one for each 256 inputs; of longer rows than that, one for several.
-constexpr u32 SQUARES = 256;
 // Inputs of a lane.
 constexpr u32 OWN = 8;
 
@@ -32,28 +31,18 @@ DEVICE void load_own(const RowOf& row, u32 at, float (&v)[OWN]) {
     }
 }
 
-// The squares of a warp's 256 inputs from `256 block` on, added up in `squares`; a block and the one SQUARES
-// further are one warp's.
-DEVICE void put_squares(float* squares, u32 block, const float (&v)[OWN]) {
-    float sum = 0.0f;
-    for (u32 j = 0; j < OWN; j++) sum = fused_multiply_add(v[j], v[j], sum);
-    sum = warp_sum(sum);
-    if (lane_index() == 0) squares[block % SQUARES] = block < SQUARES ? sum : squares[block % SQUARES] + sum;
-}
-
-// What a row is multiplied with, when all its squares are there.
-DEVICE float inverse_norm(const float* squares, u32 cols, float eps) {
-    u32 count = smaller((cols + 255) / 256, SQUARES);
-    float sum = 0.0f;
-    for (u32 i = lane_index(); i < count; i += LANES) sum += squares[i];
-    return inverse_root(warp_sum(sum) * reciprocal((float)cols) + eps);
-}
-
 // A lane's inputs of the 256 from `256 block` on.
 DEVICE void load_block(const RowOf& x, u32 block, float (&v)[OWN]) { load_own(x, 256 * block + OWN * lane_index(), v); }
 
-DEVICE void norm(float (&v)[OWN], float inverse, const float (&gamma)[OWN]) {
-    for (u32 i = 0; i < OWN; i++) v[i] = multiply(multiply(v[i], inverse), gamma[i]);
+// The squares of a warp's 256 inputs from `256 block` on, added up.
+DEVICE void put_squares(RowNorm& norm, u32 block, const float (&v)[OWN]) {
+    float sum = 0.0f;
+    for (u32 j = 0; j < OWN; j++) sum = fused_multiply_add(v[j], v[j], sum);
+    sum = warp_sum(sum);
+    if (lane_index() == 0) norm.squares[block] = sum;
+}
+DEVICE void scale(float (&v)[OWN], const float (&gamma)[OWN]) {
+    for (u32 j = 0; j < OWN; j++) v[j] = multiply(v[j], gamma[j]);
 }
 
 // The largest of the lanes whose index agrees but for the bits below `width`.
@@ -146,8 +135,10 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, co
             for (u32 t = 0; t < 4; t++) {
                 terms[t] = 0;
                 for (u32 i = 0; i < 2; i++) {
-                    // The second one is rounded: it may be the last.
-                    u32 bits = (f32_to_bits(v[2 * t + i]) + (term == 1 ? 0x8000u : 0u)) & 0xffff0000u;
+                    // To the nearest, so that little is left; the third one is what is left.
+                    u32 bits = f32_to_bits(v[2 * t + i]);
+                    if ((bits & 0x7fffffffu) < 0x7f7f8000u) bits += 0x8000u;
+                    bits &= 0xffff0000u;
                     v[2 * t + i] -= bits_to_f32(bits);
                     terms[t] |= bits >> (16 * (1 - i));
                 }

@@ -40,6 +40,8 @@ struct MatmulArgs {
     // ONE_ROW: the row, of a multiple of 4 inputs, and what norms it (null: nothing).
     const float* row;
     const float* gamma;
+    // Otherwise: factors of normed rows (null: nothing), [N].
+    const float* factors;
     float eps;
     u32 num_jobs;
     u32 cols;
@@ -221,37 +223,21 @@ template <u32 COUNT> DEVICE void turn(float (&v)[COUNT][OWN]) {
 }
 
 // ONE_ROW: the row in the forms that are read. `v`, `early`: the warp's first stretch and its factors.
-// `squares`: room for the row's.
-DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, EarlyFactors& early, float* squares) {
+DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, EarlyFactors& early, RowNorm& norm) {
     constexpr u32 APART = WARPS * TOGETHER;
     RowOf row = {args.row, args.cols, true}, gamma = {args.gamma, args.cols, true};
-    u32 blocks = (args.cols + 255) / 256, last = warp_index();
-    float inverse = 1.0f;
-    if (args.gamma) {
-#pragma unroll 1
-        for (u32 first = warp_index(); first < blocks; first += APART) {
-            if (first != last) load_stretch(row, first, v);
-            last = first;
-#pragma unroll 1
-            for (u32 i = 0; i < TOGETHER; i++) {
-                if (first + i * WARPS < blocks) put_squares(squares, first + i * WARPS, v[0]);
-                turn(v);
-            }
-        }
-        sync_threads();
-        inverse = inverse_norm(squares, args.cols, args.eps);
-    }
+    u32 blocks = (args.cols + 255) / 256;
 #pragma unroll 1
     for (u32 first = warp_index(); first < blocks; first += APART) {
-        if (first != last) load_stretch(row, first, v);
-        last = first;
+        if (first >= APART) load_stretch(row, first, v);
 #pragma unroll 1
         for (u32 i = 0; i < TOGETHER; i++) {
             u32 block = first + i * WARPS;
             if (block >= blocks) break;
             if (args.gamma) {
                 if (i >= EARLY || first >= APART) load_block(gamma, block, early[0]);
-                norm(v[0], inverse, early[0]);
+                put_squares(norm, block, v[0]);
+                scale(v[0], early[0]);
                 turn(early);
             }
             put_forms(to, 0, args.cols, block, {1, FORM_TERMS, 0}, v[0]);
@@ -274,7 +260,7 @@ DEVICE float* output_of(const MatmulArgs& args, u32 first, u32 at) {
     return row < job.rows && c < args.num_rows ? job.out + (u64)c * job.rows + row : nullptr;
 }
 // The outputs of 16 rows `first..first + count`, whose sums are all there. `before`: what the thread's first one is added to, where `is_loaded`.
-DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32 count, float before, bool is_loaded) {
+DEVICE void write_out(const MatmulArgs& args, const float* slots, const float* factors, u32 first, u32 count, float before, bool is_loaded) {
 #pragma unroll 1
     for (u32 at = thread_index(); at < count * OUTPUTS; at += THREADS) {
         float* to = output_of(args, first, at);
@@ -294,7 +280,7 @@ DEVICE void write_out(const MatmulArgs& args, const float* slots, u32 first, u32
             for (u32 width = 1; width < OF_MATRIX; width *= 2)
 #pragma unroll
                 for (u32 k = 0; k < OF_MATRIX; k += 2 * width) parts[k] += parts[k + width];
-            sums[m] = parts[0];
+            sums[m] = multiply(factors[c], parts[0]);
         }
         float value = GATED ? silu(sums[0]) * sums[GATED] : sums[0];
         *to = adds(args) ? before + value : value;
@@ -324,8 +310,10 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
     float* slots = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);
     float before = 0.0f;
     bool is_loaded = false;
+    // Of the norm, a column's, and this thread's; whole lines of 128 bytes (see row_norm.h).
+    SHARED float factors[ONE_ROW ? 1 : (COLUMNS * COLUMN_TILES + LANES - 1) / LANES * LANES];
+    float factor = 1.0f;
     if constexpr (ONE_ROW) {
-        SHARED float squares[SQUARES];
         EarlyFactors early = {};
         if (args.gamma)
             for (u32 i = 0; i < EARLY; i++) load_block({args.gamma, args.cols, true}, warp_index() + i * WARPS, early[i]);
@@ -341,10 +329,17 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
         }
 #pragma unroll 1
         for (; stage < STAGES; stage++) feed.copy(args, shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
-        put_row(args, ring.x, v, early, squares);
+        SHARED RowNorm norm;
+        put_row(args, ring.x, v, early, norm);
         sync_threads();
+        // It has no more pieces than others.
+        if (warp_index() == WARPS - 1) {
+            if (args.gamma) put_factor(norm, args.cols, args.eps);
+            if (lane_index() == 0) factors[0] = args.gamma ? norm.factor : 1.0f;
+        }
     } else {
         wait_for_inputs();
+        if (args.factors && thread_index() < args.num_rows) factor = args.factors[thread_index()];
     }
 #pragma unroll 1
     for (; first < last; first += args.round) {
@@ -357,8 +352,9 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
             if (piece.from == piece.to) put_sums(slot, Sums{}, true);
             else visit_type<Ring>(piece.type, args, piece, ring, feed, slot);
         }
+        if (!ONE_ROW && thread_index() < KEPT * COLUMN_TILES) factors[thread_index()] = factor;
         sync_threads();
-        write_out(args, slots, first, count, before, is_loaded);
+        write_out(args, slots, factors, first, count, before, is_loaded);
         is_loaded = false;
         sync_threads();
     }

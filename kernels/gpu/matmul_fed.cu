@@ -203,9 +203,12 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
 #pragma unroll 1
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
+            // On their way with the first stage.
+            Factors factors = factors_of(args, unit);
             Sums acc;
 #if PAIRED
             visit_type<Multiply>(unit.types[0], args, unit, unit.matrix, ring, stages, sums, acc);
+            apply(args, factors, acc);
             put_pairs(args, unit, sums, acc);
 #else
             // Without splits, both matrices in turn.
@@ -215,7 +218,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
                 visit_type<Multiply>(unit.types[m], args, unit, m, ring, stages, sums, acc);
                 if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
             }
-            put_out(args, unit, acc);
+            put_out(args, unit, factors, acc);
 #endif
         }
     }

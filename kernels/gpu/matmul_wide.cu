@@ -155,6 +155,6 @@ KERNEL_AHEAD(matmul_wide, WideArgs, THREADS, RESIDENT) {
             visit_type<Multiply>(unit.types[m], args, unit, m, shared, acc);
             if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
         }
-        put_out(args, unit, acc);
+        put_out(args, unit, factors_of(args, unit), acc);
     }
 }

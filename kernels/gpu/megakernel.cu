@@ -45,7 +45,7 @@
 KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     let_next_start();
     DYNAMIC_SHARED(shared);
-    SHARED float squares[SQUARES];
+    SHARED RowNorm norm;
     SHARED u64 barriers[PieceRing::BARRIER_BYTES / 8];
     // Phases and the block's shares of them, the step, what phases work with, sums of products, the ring.
     Phase* phases = reinterpret_cast<Phase*>(shared);
@@ -84,7 +84,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
 #pragma unroll 1
         for (u32 p = 0; p < args.num_phases; p++) {
             const Phase& phase = phases[p];
-            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, squares);
+            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, norm);
 #if HAS_DELTA
             else if (phase.kind == DELTA) {
                 sync_threads();

@@ -85,8 +85,8 @@ struct MultiplyPiece {
     }
 };
 
-// The row of a product in the forms that are read. `squares`: room for the row's.
-DEVICE Activations put_row(const Context& step, const Product& product, float* squares) {
+// The row of a product in the forms that are read.
+DEVICE Activations put_row(const Context& step, const Product& product, RowNorm& norm) {
     u32 cols = product.cols, blocks = (cols + 255) / 256, warp = warp_index();
     Activations to = forms_at(step.work, cols, product.forms & 1, product.forms & 2, product.forms & 4);
     Source from = product.row;
@@ -110,37 +110,21 @@ DEVICE Activations put_row(const Context& step, const Product& product, float* s
     }
 #endif
     RowOf gamma = {product.gamma, cols, true};
-    float v[OWN], factors[OWN], inverse = 1.0f;
-    u32 last = NONE;
-    // Rows have whole eights of values, lanes behind the end none.
-    auto take = [&](u32 block) {
-        if (block == last) return;
-        last = block;
+    float v[OWN], factors[OWN];
+    if (product.gamma) load_block(gamma, warp, factors);
+#pragma unroll 1
+    for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
+        // Rows have whole eights of values, lanes behind the end none.
         u32 first = 256 * block + OWN * lane_index();
         if (first < cols) take_run(step.waiting, from, first, v);
         else
             for (u32 i = 0; i < OWN; i++) v[i] = 0.0f;
-    };
-    if (product.gamma) {
-        load_block(gamma, warp, factors);
-#pragma unroll 1
-        for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
-            take(block);
-            put_squares(squares, block, v);
-        }
-        sync_threads();
-        inverse = inverse_norm(squares, cols, product.eps);
-    }
-#pragma unroll 1
-    for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
-        take(block);
         if (product.gamma) {
             if (block != warp) load_block(gamma, block, factors);
-            norm(v, inverse, factors);
+            put_squares(norm, block, v);
+            scale(v, factors);
         }
         put_forms(to, 0, cols, block, {1, FORM_TERMS, 0}, v);
-        // They are used up.
-        last = NONE;
     }
     sync_threads();
     return to;
@@ -162,15 +146,17 @@ DEVICE float sum_of(const float* slots, u32 cols, u32 r) {
         for (u32 k = 0; k < SLICES; k += 2 * width) parts[k] += parts[k + width];
     return parts[0];
 }
-DEVICE float output_of(const float* slots, const Product& product, u32 place, u32 r) {
+// `factor`: see row_norm.h.
+DEVICE float output_of(const float* slots, const Product& product, float factor, u32 place, u32 r) {
     constexpr u32 OF_MATRIX = SLICES * TILE_ROWS;
-    if (!product.gated) return sum_of(slots + place * OF_MATRIX, product.cols, r);
-    return silu(sum_of(slots + 2 * place * OF_MATRIX, product.cols, r)) * sum_of(slots + (2 * place + 1) * OF_MATRIX, product.cols, r);
+    auto sum = [&](u32 matrix) { return multiply(factor, sum_of(slots + matrix * OF_MATRIX, product.cols, r)); };
+    return product.gated ? silu(sum(2 * place)) * sum(2 * place + 1) : sum(place);
 }
 
-DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, float* squares) {
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, RowNorm& norm) {
     if (share.count == 0) return;
-    Activations x = put_row(step, product, squares);
+    Activations x = put_row(step, product, norm);
+    if (product.gamma && warp_index() == 0) put_factor(norm, product.cols, product.eps);
 #pragma unroll 1
     for (u32 first = 0; first < share.count; first += product.round) {
         u32 count = smaller(product.round, share.count - first);
@@ -215,7 +201,7 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
             u32 output, row = place_of(at, output);
             if (row >= product.outputs[output].rows) continue;
-            float value = output_of(step.slots, product, at / TILE_ROWS, at % TILE_ROWS);
+            float value = output_of(step.slots, product, product.gamma ? norm.factor : 1.0f, at / TILE_ROWS, at % TILE_ROWS);
             if (adds) {
                 bool has_come = at == mine && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
                 value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, row)) + value;

@@ -20,6 +20,8 @@ constexpr u32 SUM_WORDS = COLUMN_TILES * THREADS;
 struct WideArgs {
     Job jobs[MAX_JOBS];
     Activations x;
+    // Of normed rows, [N]; null: there is no norm.
+    const float* factors;
     // Sums of split, matrix and unit of work; with one split, three for each block of the grid.
     Vec4f* parts;
     u32* tickets;
@@ -115,6 +117,30 @@ DEVICE void gather_splits(const Vec4f* parts, u32 splits, Sums& acc) {
     }
 }
 
+// Of a norm, what a warp's columns are multiplied with when they are summed up: of column `lane` and those 32 further.
+struct Factors {
+    float of[(COLUMN_TILES * COLUMNS + LANES - 1) / LANES];
+};
+DEVICE Factors factors_of(const WideArgs& args, const Unit& unit) {
+    Factors factors = {};
+    u32 first = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index();
+#pragma unroll
+    for (u32 i = 0; i * LANES < COLUMN_TILES * COLUMNS; i++)
+        if (args.factors && first + i * LANES < args.num_rows) factors.of[i] = args.factors[first + i * LANES];
+    return factors;
+}
+DEVICE void apply(const WideArgs& args, const Factors& factors, Sums& acc) {
+    if (!args.factors) return;
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            float factor = shuffle(factors.of[ct * COLUMNS / LANES], ct * COLUMNS % LANES + lane_index() % 4 * 2 + j);
+            acc[ct][j] = multiply(factor, acc[ct][j]);
+            acc[ct][j + 2] = multiply(factor, acc[ct][j + 2]);
+        }
+}
+
 // Whether all other warps that share this one's outputs are done, and what they stored can be read.
 DEVICE bool comes_last(u32* ticket, u32 count) {
     sync_warp();
@@ -186,7 +212,7 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
 }
 
 // Writes the outputs of a unit whose last sums are `acc`, or puts those down for the warp that comes last.
-DEVICE void put_out(const WideArgs& args, const Unit& unit, Sums& acc) {
+DEVICE void put_out(const WideArgs& args, const Unit& unit, const Factors& factors, Sums& acc) {
     Sums more = {};
     bool loads = EARLY_OUTPUTS && args.matrices == 1 && args.accumulate;
     if (args.splits == 1) {
@@ -200,5 +226,7 @@ DEVICE void put_out(const WideArgs& args, const Unit& unit, Sums& acc) {
         gather_splits(unit.parts + (args.matrices - 1) * args.splits * SUM_WORDS, args.splits, acc);
         if (args.matrices == 2) gather_splits(unit.parts, args.splits, more);
     }
+    apply(args, factors, acc);
+    if (args.matrices == 2) apply(args, factors, more);
     write_out(args, unit, more, acc);
 }

@@ -11,6 +11,7 @@ use crate::device::{GatedLinearArgs, LinearArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{Launch, Source};
+pub(super) use crate::gpu::linear::activate::MOST_NORMED_COLS;
 use crate::gpu::linear::narrow::Narrow;
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
@@ -175,7 +176,17 @@ impl GpuDevice {
         check("x", rows.x.len(), rows.num_rows * cols);
         match rows.before {
             Before::Nothing => {}
-            Before::Norm(norm) => check("gamma", norm.gamma.len(), cols),
+            Before::Norm(norm) => {
+                check("gamma", norm.gamma.len(), cols);
+                if cols > MOST_NORMED_COLS {
+                    return Err(DeviceError::Shape {
+                        op: "linear",
+                        what: "inputs of a normed row, at most",
+                        expected: MOST_NORMED_COLS,
+                        got: cols,
+                    });
+                }
+            }
             Before::GatedNorm(gated) => {
                 check("z", gated.z.len(), rows.num_rows * cols);
                 check("gamma", gated.norm.gamma.len(), gated.head_dim);
@@ -219,7 +230,9 @@ impl GpuDevice {
                 }
             }
         } else {
-            args.x = self.activate(rows, shape.columns(), cols, types, None)?;
+            let activated = self.activate(rows, shape.columns(), cols, types, None)?;
+            args.x = activated.forms;
+            args.factors = activated.factors;
         }
         args.num_rows = rows.num_rows as u32;
         args.accumulate = u32::from(rows.accumulate);
@@ -239,7 +252,7 @@ impl GpuDevice {
         products: &[Product<'_>],
         cols: usize,
     ) -> Result<(), DeviceError> {
-        let x = self.activate(rows, shape.columns(), cols, types, Some(shape))?;
+        let activated = self.activate(rows, shape.columns(), cols, types, Some(shape))?;
         let jobs = Jobs::new(products, shape.block_rows());
         let units = shape.units(jobs.blocks as usize);
         let grid = shape.grid(units, self.facts());
@@ -248,7 +261,8 @@ impl GpuDevice {
             parts: self.scratch(Scratch::Partials, shape.parts_bytes(outputs, grid))?,
             tickets: self.scratch(Scratch::Tickets, 4 * outputs * shape.warps())?,
             jobs: jobs.jobs,
-            x,
+            x: activated.forms,
+            factors: activated.factors,
             num_jobs: jobs.count,
             cols: cols as u32,
             num_rows: rows.num_rows as u32,

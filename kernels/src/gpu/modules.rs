@@ -49,6 +49,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("warpgroup.h", include_str!("../../gpu/warpgroup.h")),
     ("weights.h", include_str!("../../gpu/weights.h")),
     ("activations.h", include_str!("../../gpu/activations.h")),
+    ("row_norm.h", include_str!("../../gpu/row_norm.h")),
     ("activate.h", include_str!("../../gpu/activate.h")),
     ("gated_norm.h", include_str!("../../gpu/gated_norm.h")),
     ("delta_rows.h", include_str!("../../gpu/delta_rows.h")),

@@ -12,6 +12,8 @@ use crate::gpu::scratch::Scratch;
 const ACTIVATE_THREADS: u32 = 256;
 /// Inputs that a thread block of it does.
 const ACTIVATE_COLS: usize = 2048;
+/// Inputs of a row that is normed: see `MOST_SQUARES` of gpu/row_norm.h.
+pub(in crate::gpu) const MOST_NORMED_COLS: usize = 254 * 256;
 
 /// See gpu/activate.cu.
 #[derive(Clone, Copy)]
@@ -20,11 +22,19 @@ struct ActivateArgs {
     x: DevicePtr,
     gamma: DevicePtr,
     z: DevicePtr,
+    factors: DevicePtr,
     to: Activations,
     cols: u32,
     eps: f32,
     apart: u32,
     terms: u32,
+}
+
+/// Rows as products read them.
+pub(super) struct Activated {
+    pub forms: Activations,
+    /// Of normed rows; see gpu/row_norm.h.
+    pub factors: DevicePtr,
 }
 
 /// What gpu/activate.cu is compiled for.
@@ -96,7 +106,7 @@ impl GpuDevice {
         cols: usize,
         types: u32,
         wide: Option<&Wide>,
-    ) -> Result<Activations, DeviceError> {
+    ) -> Result<Activated, DeviceError> {
         let Rows {
             num_rows,
             x,
@@ -116,7 +126,13 @@ impl GpuDevice {
             bytes = bytes.next_multiple_of(256);
             Some(place)
         });
-        let scratch = self.scratch(Scratch::Activations, bytes)?;
+        let is_normed = matches!(before, Before::Norm(_));
+        let scratch = self.scratch(Scratch::Activations, bytes + 4 * num_rows)?;
+        let factors = if is_normed {
+            scratch.add(bytes)
+        } else {
+            DevicePtr::NULL
+        };
         let forms = places.map(|place| place.is_some());
         let [by256, by32, floats] =
             places.map(|place| place.map_or(DevicePtr::NULL, |place| scratch.add(place)));
@@ -127,7 +143,7 @@ impl GpuDevice {
         };
         let fed = wide.filter(|shape| shape.fed);
         let kind = ActivateKind {
-            normed: matches!(before, Before::Norm(_)),
+            normed: is_normed,
             gated: gated.map(|gated| gated.head_dim),
             forms,
             in_cores: fed.is_some_and(|shape| shape.grouped),
@@ -137,18 +153,21 @@ impl GpuDevice {
             x: ptr(x),
             gamma: norm.map_or(DevicePtr::NULL, |norm| ptr(norm.gamma)),
             z: gated.map_or(DevicePtr::NULL, |gated| ptr(gated.z)),
+            factors,
             to,
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
             apart: fed.map_or(1, |_| columns / COLUMNS) as u32,
             terms: float_terms(types) as u32,
         };
+        // The last block makes the norm's factor.
+        let blocks = cols.div_ceil(ACTIVATE_COLS) + usize::from(is_normed);
         let launch = Launch {
-            grid: [num_rows as u32, cols.div_ceil(ACTIVATE_COLS) as u32, 1],
+            grid: [num_rows as u32, blocks as u32, 1],
             threads: ACTIVATE_THREADS,
             shared_bytes: 0,
         };
         self.launch(&kind.source(), "activate", launch, &args)?;
-        Ok(to)
+        Ok(Activated { forms: to, factors })
     }
 }

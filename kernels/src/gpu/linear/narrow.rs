@@ -7,6 +7,7 @@ use std::fmt;
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
+use crate::gpu::linear::activate::MOST_NORMED_COLS;
 pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
 use crate::gpu::linear::narrow::choice::{
     Choice, HEAVY_WARPS, SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, USUAL, is_heavy, is_light,
@@ -35,6 +36,7 @@ pub(super) struct NarrowArgs {
     pub x: Activations,
     pub row: DevicePtr,
     pub gamma: DevicePtr,
+    pub factors: DevicePtr,
     pub eps: f32,
     pub num_jobs: u32,
     pub cols: u32,
@@ -46,9 +48,6 @@ pub(super) struct NarrowArgs {
     pub round: u32,
     pub early_stages: u32,
 }
-
-/// Inputs of a row of which a block adds up squares, whatever its number of warps: see `SQUARES` of gpu/activate.h.
-const MOST_COLS_INSIDE: usize = 256 * 256;
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +193,7 @@ impl Narrow {
         let row_inside = choice.row_inside
             && work.num_rows == 1
             && work.cols.is_multiple_of(4)
-            && work.cols <= MOST_COLS_INSIDE;
+            && work.cols <= MOST_NORMED_COLS;
         let choice = Choice {
             row_inside,
             ..choice
@@ -279,6 +278,7 @@ impl Narrow {
             x: Activations::NONE,
             row: DevicePtr::NULL,
             gamma: DevicePtr::NULL,
+            factors: DevicePtr::NULL,
             eps: 0.0,
             num_jobs: jobs.count,
             cols: cols as u32,

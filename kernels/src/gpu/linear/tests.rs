@@ -1,7 +1,7 @@
 //! However work is shared, it is the same work.
 
 use super::*;
-use crate::device::{Device, MatrixSource, Norm};
+use crate::device::{Device, MatrixSource, Norm, Projection};
 use crate::gpu::driver::DeviceFacts;
 use crate::gpu::linear::work::Work;
 
@@ -103,5 +103,45 @@ fn no_shape_changes_a_bit() {
                 }
             }
         }
+    }
+}
+
+/// A block has room for the squares of so many inputs.
+#[test]
+fn a_norm_of_too_many_inputs_is_an_error() {
+    let device = GpuDevice::emulated().expect("an emulation");
+    let cols = MOST_NORMED_COLS + 256;
+    let source = MatrixSource {
+        dtype: DType::BF16,
+        rows: 1,
+        cols,
+        bytes: &vec![0; 2 * cols],
+    };
+    let weight = device.load_matrix(source).expect("a matrix");
+    let zeros = |len| device.zeros(len).expect("memory");
+    let (x, gamma, mut out) = (zeros(2 * cols), zeros(cols), zeros(2));
+    for num_rows in [1, 2] {
+        let args = LinearArgs {
+            num_rows,
+            x: &x,
+            norm: Some(Norm {
+                gamma: &gamma,
+                eps: 1e-6,
+            }),
+            projections: &mut [Projection {
+                weight: &weight,
+                out: &mut out,
+            }],
+            accumulate: false,
+        };
+        let error = device.linear_op(args).expect_err("too many inputs");
+        let (op, most) = ("linear", MOST_NORMED_COLS);
+        let DeviceError::Shape {
+            op: of, expected, ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!((of, expected), (op, most));
     }
 }

@@ -35,6 +35,7 @@ const FASTER_COLS: usize = 5120;
 pub(super) struct WideArgs {
     pub jobs: [Job; MAX_JOBS],
     pub x: Activations,
+    pub factors: DevicePtr,
     pub parts: DevicePtr,
     pub tickets: DevicePtr,
     pub num_jobs: u32,

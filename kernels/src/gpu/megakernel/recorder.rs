@@ -18,6 +18,7 @@ use crate::error::DeviceError;
 use crate::gpu::attention::{HeadShape, SPLIT};
 use crate::gpu::delta_net::q_scale;
 use crate::gpu::driver::{DevicePtr, Driver};
+use crate::gpu::linear::MOST_NORMED_COLS;
 use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
 use crate::gpu::megakernel::phases::{
     Attend, Combine, Delta, Embed, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target,
@@ -289,6 +290,9 @@ impl Recorder {
                 self.types |= 1 << matrix.dtype.ggml_id();
                 forms |= 1 << Form::of(matrix.dtype) as u32;
             }
+        }
+        if norm.is_some() && cols > MOST_NORMED_COLS {
+            return Err(unfit("a norm of more inputs than a block has squares"));
         }
         let blocks = self.plan.next_blocks(sixteens);
         self.move_history(blocks);

@@ -45,7 +45,13 @@ template <u32 T> constexpr u32 largest_stage() {
     if constexpr (T == 32) return 0;
     else return (TYPES >> T & 1) != 0 && Stage<T>::BYTES > largest_stage<T + 1>() ? Stage<T>::BYTES : largest_stage<T + 1>();
 }
-constexpr u32 STAGE_BYTES = largest_stage<0>();
+// Stages begin where a line of shared memory does.
+constexpr u32 SHARED_LINE = 128, STAGE_BYTES = (largest_stage<0>() + SHARED_LINE - 1) / SHARED_LINE * SHARED_LINE;
+static_assert(Stages::BARRIER_BYTES <= SHARED_LINE, "barriers have a line");
+// Of each warp and of the one that feeds them.
+struct alignas(SHARED_LINE) Units {
+    Unit of[THREADS / LANES + 1];
+};
 
 // Tiles of a unit's slices `s..s + count`.
 template <u32 T> struct Range {
@@ -181,14 +187,14 @@ DEVICE void find_unit_of_warp(const WideArgs& args, u32 number, Unit& unit) {
 KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
     let_next_start();
     DYNAMIC_SHARED(shared);
-    SHARED Unit units[THREADS / LANES + 1];
+    SHARED Units units;
     Stages ring(shared, THREADS / LANES);
-    u8* sums = shared + Stages::BARRIER_BYTES;
+    u8* sums = shared + SHARED_LINE;
     u8* stages = sums + (args.splits < SLICES ? SUM_WORDS * sizeof(Vec4f) : 0);
     if (warp_index() >= THREADS / LANES) {
         if constexpr (ARE_GIVEN) give_registers<FEEDER_REGISTERS>();
         if (warp_index() > THREADS / LANES) return;
-        Unit& unit = units[THREADS / LANES];
+        Unit& unit = units.of[THREADS / LANES];
 #pragma unroll 1
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
@@ -199,7 +205,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
     } else {
         if constexpr (ARE_GIVEN) take_registers<REGISTERS>();
         wait_for_inputs();
-        Unit& unit = units[warp_index()];
+        Unit& unit = units.of[warp_index()];
 #pragma unroll 1
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);

@@ -32,8 +32,8 @@ const PAIR_ROW_WARPS: [usize; 3] = [16, 18, 20];
 /// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors. Of those in between, with the matrices of a
 /// 27B and 16 to 32 rows on an H200, 5 and 7 were as fast as 6 (within 2 %) or slower, and 9 slower than 10.
 const FED_ROW_WARPS: [usize; 10] = [4, 6, 8, 10, 11, 12, 14, 16, 18, 20];
-/// Barriers of a stage.
-const BARRIER_BYTES: usize = 16;
+/// Of shared memory; where a warp feeds the others, barriers have one and stages are whole ones.
+const LINE_BYTES: usize = 128;
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
 const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
@@ -219,9 +219,13 @@ impl Wide {
         } else {
             0
         };
-        let stage = stage + if self.fed { BARRIER_BYTES } else { 0 };
+        let (stage, barriers) = match self.fed {
+            true => (stage.next_multiple_of(LINE_BYTES), LINE_BYTES),
+            false => (stage, 0),
+        };
+        let bytes = |stages: usize| barriers + waiting + stages * stage;
         let fits = |(resident, stages): &(usize, usize)| {
-            resident * (waiting + stages * stage + own + RESERVED_BYTES) <= room + 1024
+            resident * (bytes(*stages) + own + RESERVED_BYTES) <= room + 1024
         };
         let options = [full.max(1), (full / 2).max(1), 1];
         let known: &[usize] = if self.fed { &FED_STAGES } else { &STAGES };
@@ -232,7 +236,7 @@ impl Wide {
         Some(Self {
             stages,
             resident,
-            shared_bytes: waiting + stages * stage,
+            shared_bytes: bytes(stages),
             ..self
         })
     }

@@ -1,4 +1,4 @@
-// From a row's values to the forms of activations.h: what comes before of an RMS norm (row_norm.h), then int8 = round(x 127 / amax) for each
+// From a row's values to the forms of activations.h: the first part of an RMS norm (row_norm.h) where there is one, then int8 = round(x 127 / amax) for each
 // 256 or 32 inputs, ties to even. Whoever computes a row has the same bits.
 #pragma once
 #include "activations.h"
@@ -135,7 +135,7 @@ DEVICE void put_forms(const Activations& to, u32 column, u32 cols, u32 block, co
             for (u32 t = 0; t < 4; t++) {
                 terms[t] = 0;
                 for (u32 i = 0; i < 2; i++) {
-                    // To the nearest, so that little is left; the third one is what is left.
+                    // To the nearest, so that little is left, but for what would overflow or is no number; the third one is what is left.
                     u32 bits = f32_to_bits(v[2 * t + i]);
                     if ((bits & 0x7fffffffu) < 0x7f7f8000u) bits += 0x8000u;
                     bits &= 0xffff0000u;

@@ -3,7 +3,7 @@
 // For every 8 rows (a column tile) and every 256 or 64 inputs a block of bytes:
 //   by256   4 units of quants, sums of 16 quants as f16 (per lane 4), 8 scales
 //   by32    a unit of quants, 2 x 8 scales, 2 x 8 products of scale and sum
-//   floats  two or three bf16 terms, each 4 steps of 16 inputs: three are the value, two are good to 2^-16 of it
+//   floats  two or three bf16 terms, each 4 steps of 16 inputs: three are the value, two are good to 2^-18 of it
 // A unit (64 inputs) of quants has for each lane 16 bytes: b[0] and b[1] of inputs 0.., then of inputs 32... A term has for
 // each lane 16 bytes of steps 0 and 1, then for all lanes those of steps 2 and 3.
 // For products by groups of warps, by256 and the terms of floats have their bytes in core matrices (warpgroup.h) instead: inputs ascending,

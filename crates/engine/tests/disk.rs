@@ -208,8 +208,10 @@ async fn others_go_on_while_a_prefix_is_read_and_who_leaves_holds_nothing() {
     stand.shutdown(GRACE).await;
     let stand = warm(dir.path(), ROOMY);
     let longer = [&prompt[..], &[1, 2, 3]].concat();
-    // Left before it was read; the next one with the same prompt is not.
+    // Left before it has taken a step; the next one with the same prompt is not.
+    stand.gate.pass(0);
     drop(stand.handle.generate(request(&longer, 4)).unwrap());
+    stand.gate.open();
     let streams = [4, 5, 6].map(|n| stand.handle.generate(request(&longer, n)).unwrap());
     for stream in streams {
         assert_eq!(collect(stream).await.started.unwrap().1, 300);

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use engine::{DiskCacheConfig, DrafterLease, Engine, EngineConfig, PrefixCacheConfig};
 use generation::{GenerateRequest, SpeculationConfig, SpeculationMode};
+use kernels::Device;
 use models::{Model, PAGE_TOKENS, load_path};
 use sampling::SamplingParams;
 
-use super::gated::Gate;
+use super::gated::{Gate, GatedDevice};
 use super::in_process::InProcess;
 use super::{CONFIG, Stand, describe, device, model_data, request};
 
@@ -45,22 +46,28 @@ pub fn tiny_with(
     pages: Option<usize>,
     disk: Option<DiskCacheConfig>,
 ) -> Stand {
-    let model = tiny_model(config, pages);
+    let gate = Arc::new(Gate::default());
+    let device = Arc::new(GatedDevice::new(Arc::clone(&gate)));
+    let model = tiny_model_on(device, config, pages);
     let description = describe(&model, config);
     let engine = Engine::start(model, description, config, disk).unwrap();
     Stand {
         handle: engine.handle(),
         engine: Some(engine),
-        gate: Arc::new(Gate::default()),
+        gate,
     }
 }
 
 pub fn tiny_model(config: EngineConfig, pages: Option<usize>) -> Model {
+    tiny_model_on(device(), config, pages)
+}
+
+fn tiny_model_on(device: Arc<dyn Device>, config: EngineConfig, pages: Option<usize>) -> Model {
     let mut options = config.load_options(None);
     if let Some(pages) = pages {
         options.max_tokens = pages * PAGE_TOKENS;
     }
-    load_path(model_data(TARGET), device(), options, &mut |_| {}).unwrap()
+    load_path(model_data(TARGET), device, options, &mut |_| {}).unwrap()
 }
 
 pub fn tiny_draft(stand: &Stand) -> DrafterLease {

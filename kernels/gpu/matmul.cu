@@ -201,9 +201,9 @@ struct Ring {
 // Blocks of 256 inputs of a warp whose values are on their way together.
 constexpr u32 TOGETHER = ROW_BLOCKS;
 typedef float Stretch[TOGETHER][OWN];
-// Of them, those whose norm's factors are there before the row is; for more, registers are too few.
+// Of them, those whose norm's weights are there before the row is; for more, registers are too few.
 constexpr u32 EARLY = TOGETHER < 2 ? TOGETHER : 2;
-typedef float EarlyFactors[EARLY][OWN];
+typedef float EarlyGamma[EARLY][OWN];
 
 // Values of a row, from block `first` on.
 DEVICE void load_stretch(const RowOf& row, u32 first, Stretch& v) {
@@ -222,8 +222,8 @@ template <u32 COUNT> DEVICE void turn(float (&v)[COUNT][OWN]) {
     }
 }
 
-// ONE_ROW: the row in the forms that are read. `v`, `early`: the warp's first stretch and its factors.
-DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, EarlyFactors& early, RowNorm& norm) {
+// ONE_ROW: the row in the forms that are read. `v`, `early`: the warp's first stretch and its norm's weights.
+DEVICE void put_row(const MatmulArgs& args, const Activations& to, Stretch& v, EarlyGamma& early, RowNorm& norm) {
     constexpr u32 APART = WARPS * TOGETHER;
     RowOf row = {args.row, args.cols, true}, gamma = {args.gamma, args.cols, true};
     u32 blocks = (args.cols + 255) / 256;
@@ -314,7 +314,7 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
     SHARED float factors[ONE_ROW ? 1 : (COLUMNS * COLUMN_TILES + LANES - 1) / LANES * LANES];
     float factor = 1.0f;
     if constexpr (ONE_ROW) {
-        EarlyFactors early = {};
+        EarlyGamma early = {};
         if (args.gamma)
             for (u32 i = 0; i < EARLY; i++) load_block({args.gamma, args.cols, true}, warp_index() + i * WARPS, early[i]);
         wait_for_inputs();

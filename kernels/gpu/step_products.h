@@ -110,8 +110,8 @@ DEVICE Activations put_row(const Context& step, const Product& product, RowNorm&
     }
 #endif
     RowOf gamma = {product.gamma, cols, true};
-    float v[OWN], factors[OWN];
-    if (product.gamma) load_block(gamma, warp, factors);
+    float v[OWN], weights[OWN];
+    if (product.gamma) load_block(gamma, warp, weights);
 #pragma unroll 1
     for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
         // Rows have whole eights of values, lanes behind the end none.
@@ -120,9 +120,9 @@ DEVICE Activations put_row(const Context& step, const Product& product, RowNorm&
         else
             for (u32 i = 0; i < OWN; i++) v[i] = 0.0f;
         if (product.gamma) {
-            if (block != warp) load_block(gamma, block, factors);
+            if (block != warp) load_block(gamma, block, weights);
             put_squares(norm, block, v);
-            scale(v, factors);
+            scale(v, weights);
         }
         put_forms(to, 0, cols, block, {1, FORM_TERMS, 0}, v);
     }

@@ -89,7 +89,14 @@ fn products_of_long_rows_differ_by_roundings_alone() {
             let got = product(device, &load(device, dtype, rows, cols, &bytes), &x);
             let error = relative_error(&got, &want);
             // Where weights have 16 bits, a GPU reads activations to 2^-18, which is 2.1e-6 in the root mean square.
-            assert!(error < 2.5e-6, "{dtype} on {}: {error:e}", device.name());
+            let has_short_weights = matches!(dtype, DType::F16 | DType::BF16);
+            let is_cpu = device.name().starts_with("cpu");
+            let tolerance = if has_short_weights && !is_cpu {
+                2.5e-6
+            } else {
+                2e-6
+            };
+            assert!(error < tolerance, "{dtype} on {}: {error:e}", device.name());
         }
     });
 }

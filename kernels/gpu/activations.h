@@ -9,7 +9,7 @@
 // For products by groups of warps, by256 and the terms of floats have their bytes in core matrices (warpgroup.h) instead: inputs ascending,
 // and sums as f16, the four of a lane in the order of a[0] and a[2] of 16 bits (mma.h).
 // Inputs ascend from block to block, and then come the next 8 rows; for matmul_fed.cu the blocks of all rows for the same inputs come first.
-// KEPT: of the 8, only the first so many are there, in as much less room.
+// KEPT: of the 8, only the first so many are there, in as much less room; all eight begin where a line of 128 bytes does.
 #pragma once
 #include "arch.h"
 
@@ -19,7 +19,9 @@
 
 constexpr u32 COLUMNS = 8;
 constexpr u32 UNIT_BYTES = 64 * KEPT;
-constexpr u32 SUMS_256 = 4 * UNIT_BYTES, SCALES_256 = SUMS_256 + 32 * KEPT, BYTES_256 = (SCALES_256 + 4 * KEPT + 15) / 16 * 16;
+constexpr u32 BEGINS_AT = KEPT == COLUMNS ? 128 : 16;
+constexpr u32 SUMS_256 = 4 * UNIT_BYTES, SCALES_256 = SUMS_256 + 32 * KEPT;
+constexpr u32 BYTES_256 = (SCALES_256 + 4 * KEPT + BEGINS_AT - 1) / BEGINS_AT * BEGINS_AT;
 constexpr u32 SCALES_32 = UNIT_BYTES, TOTALS_32 = SCALES_32 + 8 * KEPT, BYTES_32 = TOTALS_32 + 8 * KEPT;
 constexpr u32 TERM_BYTES = 2 * UNIT_BYTES;
 

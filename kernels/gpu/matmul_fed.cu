@@ -3,7 +3,7 @@
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
 // unit to the next, and nobody else waits for anybody but where two warps' sums make outputs (PAIRED).
 // TYPES: bit mask of the types in use. GROUPED: all of 256 inputs or all floats of 16 bits, and every four warps multiply together, as grouped.h has it. PAIRED:
-// gate and up at once, of one type and without splits.
+// gate and up at once, of one type.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GROUPED 1
@@ -34,19 +34,21 @@ constexpr u32 FIRST_REGISTERS = 65536 / RESIDENT / (THREADS + FEEDERS) / 8 * 8;
 constexpr u32 REGISTERS = smaller(240u, (FIRST_REGISTERS * (THREADS + FEEDERS) - FEEDER_REGISTERS * FEEDERS) / THREADS / 8 * 8);
 constexpr bool ARE_GIVEN = ROW_WARPS % 4 == 0 && FIRST_REGISTERS < REGISTERS;
 
-// How weights and columns lie in a stage: tiles of 256 inputs, of 128 where columns take much room.
+constexpr u32 SHARED_LINE = 128;
+DEVICE constexpr u32 whole_lines(u32 bytes) { return (bytes + SHARED_LINE - 1) / SHARED_LINE * SHARED_LINE; }
+// How weights and columns lie in a stage: tiles of 256 inputs, of 128 where columns take much room. A warp's rows begin where a line of shared
+// memory does, and so do stages.
 template <u32 T> struct Stage {
     static constexpr u32 COLS = tile_cols(T), STEP = (is_float(T) ? 128 : 256) / COLS;
     // Of a warp's rows, and of all columns for the inputs of a tile.
-    static constexpr u32 ROW_BYTES = STEP * tile_bytes(T), COLUMN_BYTES = COLUMN_TILES * form_bytes(T);
+    static constexpr u32 ROW_BYTES = whole_lines(STEP * tile_bytes(T)), COLUMN_BYTES = COLUMN_TILES * form_bytes(T);
     static constexpr u32 COLUMNS_AT = ROW_WARPS * ROW_BYTES, BYTES = COLUMNS_AT + STEP * COLUMN_BYTES;
 };
 template <u32 T> constexpr u32 largest_stage() {
     if constexpr (T == 32) return 0;
     else return (TYPES >> T & 1) != 0 && Stage<T>::BYTES > largest_stage<T + 1>() ? Stage<T>::BYTES : largest_stage<T + 1>();
 }
-// Stages begin where a line of shared memory does.
-constexpr u32 SHARED_LINE = 128, STAGE_BYTES = (largest_stage<0>() + SHARED_LINE - 1) / SHARED_LINE * SHARED_LINE;
+constexpr u32 STAGE_BYTES = whole_lines(largest_stage<0>());
 static_assert(Stages::BARRIER_BYTES <= SHARED_LINE, "barriers have a line");
 // Of each warp and of the one that feeds them.
 struct alignas(SHARED_LINE) Units {
@@ -68,7 +70,7 @@ template <u32 T> struct Range {
 struct Feed {
     template <u32 T> static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, u8* stages) {
         using S = Stage<T>;
-        u32 slices = SLICES / args.splits, lane = lane_index();
+        u32 slices = SLICES / unit.splits, lane = lane_index();
         Range<T> range(args, unit.split * slices, slices);
         u32 row_tiles = smaller(ROW_TILES, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS), tile = lane % ROW_TILES;
         bool has_rows = lane < ROW_WARPS && tile < row_tiles;
@@ -80,7 +82,7 @@ struct Feed {
             if (lane == 0) ring.expect(stage, count * ((PAIRED ? 2 : 1) * row_tiles * tile_bytes(T) + S::COLUMN_BYTES));
             sync_warp();
             if (has_rows) ring.copy(stage, stages + stage * STAGE_BYTES + lane * S::ROW_BYTES, rows, count * tile_bytes(T));
-            rows += S::ROW_BYTES;
+            rows += S::STEP * tile_bytes(T);
         };
         u32 begun = range.from;
         if (unit.number == block_x() && matrix == unit.matrix) {
@@ -110,7 +112,7 @@ struct Multiply {
     template <u32 T>
     static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, const u8* stages, u8* sums, Sums& acc) {
         using S = Stage<T>;
-        u32 slices = SLICES / args.splits, first = unit.split * slices;
+        u32 slices = SLICES / unit.splits, first = unit.split * slices;
         Sums held = {};
 #pragma unroll 1
         for (u32 s = 0; s < slices; s++) {
@@ -152,16 +154,36 @@ struct Multiply {
                 if (level == 0) continue;
             }
 #pragma unroll 1
-            for (; s >> level & 1; level++) add_sums(waiting(args, unit, sums, level), acc);
-            if (s + 1 < slices) store_sums(waiting(args, unit, sums, level), acc);
+            for (; s >> level & 1; level++) add_sums(waiting(unit, sums, level), acc);
+            if (s + 1 < slices) store_sums(waiting(unit, sums, level), acc);
         }
     }
 };
 
 #if PAIRED
+// Of a split unit: the warp that comes last makes the outputs of its rows.
+DEVICE void put_split_pairs(const WideArgs& args, const Unit& unit, const Factors& factors, Sums& acc) {
+    u32 warp = warp_index(), of_rows = warp % ROW_TILES;
+    store_sums(part_of(unit), acc);
+    if (!comes_last(unit.tickets + of_rows, 2 * unit.splits)) return;
+    // What the warps that had those rows put where this one would have put its own.
+    const Vec4f* gates = unit.parts - (warp - of_rows) * LANES;
+    Sums gate;
+    gather_splits(gates, unit.splits, gate);
+    gather_splits(gates + THREADS / 2, unit.splits, acc);
+    apply(args, factors, gate);
+    apply(args, factors, acc);
+    for_outputs(args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* to) { *to = silu(gate[ct][i]) * acc[ct][i]; });
+}
+
 // Of what two warps have summed up, each makes half of the outputs.
-DEVICE void put_pairs(const WideArgs& args, const Unit& unit, u8* shared, const Sums& acc) {
+DEVICE void put_pairs(const WideArgs& args, const Unit& unit, u8* shared, const Factors& factors, Sums& acc) {
     constexpr u32 FROM_SUMS = 1;
+    if (unit.splits > 1) {
+        put_split_pairs(args, unit, factors, acc);
+        return;
+    }
+    apply(args, factors, acc);
     Vec4f* sums = reinterpret_cast<Vec4f*>(shared);
     store_sums(sums, acc);
     sync_some(FROM_SUMS, THREADS);
@@ -190,7 +212,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
     SHARED Units units;
     Stages ring(shared, THREADS / LANES);
     u8* sums = shared + SHARED_LINE;
-    u8* stages = sums + (args.splits < SLICES ? SUM_WORDS * sizeof(Vec4f) : 0);
+    u8* stages = sums + waiting_bytes(args);
     if (warp_index() >= THREADS / LANES) {
         if constexpr (ARE_GIVEN) give_registers<FEEDER_REGISTERS>();
         if (warp_index() > THREADS / LANES) return;
@@ -198,7 +220,7 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
 #pragma unroll 1
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
-            u32 last = args.splits == 1 && !PAIRED ? args.matrices - 1 : unit.matrix;
+            u32 last = unit.splits == 1 && !PAIRED ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
             for (u32 m = unit.matrix; m <= last; m++) visit_type<Feed>(unit.types[m], args, unit, m, ring, stages);
         }
@@ -214,11 +236,10 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
             Sums acc;
 #if PAIRED
             visit_type<Multiply>(unit.types[0], args, unit, unit.matrix, ring, stages, sums, acc);
-            apply(args, factors, acc);
-            put_pairs(args, unit, sums, acc);
+            put_pairs(args, unit, sums, factors, acc);
 #else
-            // Without splits, both matrices in turn.
-            u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
+            // If it is whole, both matrices in turn.
+            u32 last = unit.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
             for (u32 m = unit.matrix; m <= last; m++) {
                 visit_type<Multiply>(unit.types[m], args, unit, m, ring, stages, sums, acc);

@@ -84,9 +84,9 @@ template <u32 T> struct Stream {
 // The sums of one matrix of a unit of work.
 template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& unit, u32 matrix, u8* shared, Sums& acc) {
     using S = Stream<T>;
-    u8* stages = shared + (args.splits < SLICES ? SUM_WORDS * sizeof(Vec4f) : 0);
+    u8* stages = shared + waiting_bytes(args);
     SharedPlace places = shared_place(stages);
-    u32 slices = SLICES / args.splits, first = unit.split * slices;
+    u32 slices = SLICES / unit.splits, first = unit.split * slices;
     u32 tiles = (args.cols + S::COLS - 1) / S::COLS, slot = 0;
     u32 k = slice_start(first, args.cols, 256 / S::COLS, tiles), end = slice_start(first + slices, args.cols, 256 / S::COLS, tiles);
     S stream(unit, tiles, k);
@@ -125,8 +125,8 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
         // A binary counter.
         u32 level = 0;
 #pragma unroll 1
-        for (; s >> level & 1; level++) add_sums(waiting(args, unit, shared, level), acc);
-        if (s + 1 < slices) store_sums(waiting(args, unit, shared, level), acc);
+        for (; s >> level & 1; level++) add_sums(waiting(unit, shared, level), acc);
+        if (s + 1 < slices) store_sums(waiting(unit, shared, level), acc);
     }
     // What is left there has been used.
     sync_threads();
@@ -148,8 +148,8 @@ KERNEL_AHEAD(matmul_wide, WideArgs, THREADS, RESIDENT) {
         if (thread_index() == 0) find_unit(args, number, unit);
         sync_threads();
         Sums acc;
-        // Without splits, both matrices in turn.
-        u32 last = args.splits == 1 ? args.matrices - 1 : unit.matrix;
+        // If it is whole, both matrices in turn.
+        u32 last = unit.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
         for (u32 m = unit.matrix; m <= last; m++) {
             visit_type<Multiply>(unit.types[m], args, unit, m, shared, acc);

@@ -42,11 +42,16 @@
 #endif
 #include "tokens.h"
 
+// Whole lines of shared memory, as is all that comes before the ring, which so begins with one.
+struct alignas(128) Fixed {
+    u64 barriers[PieceRing::BARRIER_BYTES / 8];
+    RowNorm norm;
+};
+
 KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     let_next_start();
     DYNAMIC_SHARED(shared);
-    SHARED RowNorm norm;
-    SHARED u64 barriers[PieceRing::BARRIER_BYTES / 8];
+    SHARED Fixed fixed;
     // Phases and the block's shares of them, the step, what phases work with, sums of products, the ring.
     Phase* phases = reinterpret_cast<Phase*>(shared);
     Share* shares = reinterpret_cast<Share*>(phases + args.num_phases);
@@ -55,7 +60,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     u8* rings = work + args.work_bytes + args.slot_bytes;
     Vec4u* of_stages = reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES);
     Stages stages = {rings, of_stages, of_stages + STAGES, args.pieces + args.first_piece[block_x()]};
-    PieceRing ring(reinterpret_cast<u8*>(barriers), BLOCK_WARPS);
+    PieceRing ring(reinterpret_cast<u8*>(fixed.barriers), BLOCK_WARPS);
     // Weights are nobody's result. A stage is filled anew by the warp that has read it.
     for (u32 i = thread_index(); i < STAGES; i += BLOCK_THREADS) stages.pieces[i].x = 0;
     sync_threads();
@@ -84,7 +89,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
 #pragma unroll 1
         for (u32 p = 0; p < args.num_phases; p++) {
             const Phase& phase = phases[p];
-            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, norm);
+            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, fixed.norm);
 #if HAS_DELTA
             else if (phase.kind == DELTA) {
                 sync_threads();

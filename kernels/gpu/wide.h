@@ -2,9 +2,9 @@
 // COLUMN_WARPS, PAIRED, HOLDS_SUMS and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
 //
 // A thread block takes 16 ROW_WARPS rows of W (PAIRED: half as many of each of two matrices, by the first warps and by the others),
-// 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and 8 / `splits` slices of the inputs. A unit of work: column block, split,
-// matrix, row block, the fastest first, so that weights are read again from L2. Sums of splits meet in `parts`, where the warp that
-// comes last adds them up.
+// 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs, or 8 / `splits` of them. Units of work: first those that
+// are whole, by column block and row block, the fastest first, then the others by column block, split, matrix and row block, so
+// that weights are read again from L2. Sums of splits meet in `parts`, where the warp that comes last adds them up.
 #pragma once
 #include "products.h"
 
@@ -22,7 +22,7 @@ struct WideArgs {
     Activations x;
     // Of normed rows, [N]; null: there is no norm.
     const float* factors;
-    // Sums of split, matrix and unit of work; with one split, three for each block of the grid.
+    // If units are whole, three sums for each block of the grid; then those of split and matrix, for each output of the others.
     Vec4f* parts;
     u32* tickets;
     u32 num_jobs;
@@ -33,9 +33,11 @@ struct WideArgs {
     u32 accumulate;
     // 1 or 2: silu(first) * second is stored.
     u32 matrices;
-    // 1, 2, 4 or 8.
+    // 1, 2, 4 or 8, of units that are not whole.
     u32 splits;
     u32 column_blocks;
+    // Row blocks, the first ones, that are not split.
+    u32 whole_blocks;
     u32 units;
 };
 
@@ -50,22 +52,24 @@ struct Unit {
     u32 rows;
     u32 first_row;
     u32 column_block;
-    u32 split;
+    u32 splits, split;
     u32 matrix;
     // Of the launch.
     u32 number;
 };
 
 // Where a split's sums wait for the others'. It has the place to itself until it is complete.
-DEVICE Vec4f* part_of(const WideArgs& args, const Unit& unit) {
-    return unit.parts + (args.splits == 1 ? 0 : unit.matrix * args.splits + unit.split) * SUM_WORDS;
+DEVICE Vec4f* part_of(const Unit& unit) {
+    return unit.parts + (unit.splits == 1 ? 0 : unit.matrix * unit.splits + unit.split) * SUM_WORDS;
 }
 // Where the sums of slices wait for their neighbours': single ones in shared memory, pairs and pairs of pairs in memory that
 // stays in L2. With HOLDS_SUMS single ones are in registers and pairs in shared memory.
-DEVICE Vec4f* waiting(const WideArgs& args, const Unit& unit, u8* shared, u32 level) {
+DEVICE Vec4f* waiting(const Unit& unit, u8* shared, u32 level) {
     if (level == HOLDS_SUMS) return reinterpret_cast<Vec4f*>(shared);
-    return part_of(args, unit) + (level - 1) * SUM_WORDS;
+    return part_of(unit) + (level - 1) * SUM_WORDS;
 }
+// Of shared memory for them.
+DEVICE u32 waiting_bytes(const WideArgs& args) { return args.whole_blocks > 0 || args.splits < SLICES ? SUM_WORDS * sizeof(Vec4f) : 0; }
 
 DEVICE void store_sums(Vec4f* to, const Sums& acc) {
 #pragma unroll
@@ -189,14 +193,20 @@ DEVICE void write_out(const WideArgs& args, const Unit& unit, Sums& more, const 
 }
 
 DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
-    bool is_whole = args.splits == 1;
-    u32 rest = number / args.column_blocks, in_turn = is_whole ? 1 : args.matrices;
+    u32 rest = number / args.column_blocks, first_block = 0, in_turn = 1, j = 0;
+    unit.splits = 1;
+    if (rest >= args.whole_blocks) {
+        first_block = args.whole_blocks;
+        rest -= first_block;
+        unit.splits = args.splits;
+        if (!PAIRED) in_turn = args.matrices;
+    }
     unit.number = number;
     unit.column_block = number % args.column_blocks;
-    unit.split = rest % args.splits;
-    rest /= args.splits;
+    unit.split = rest % unit.splits;
+    rest /= unit.splits;
     unit.matrix = rest % in_turn;
-    u32 row_block = rest / in_turn, j = 0;
+    u32 row_block = first_block + rest / in_turn;
     while (j + 1 < args.num_jobs && row_block >= args.jobs[j + 1].first_block) j++;
     const Job& job = args.jobs[j];
     for (u32 m = 0; m < 2; m++) {
@@ -208,23 +218,25 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     unit.first_row = (row_block - job.first_block) * ROW_TILES * TILE_ROWS;
     u32 outputs = row_block * args.column_blocks + unit.column_block;
     unit.tickets = args.tickets + outputs * (THREADS / LANES);
-    unit.parts = args.parts + (u64)(is_whole ? 3 * block_x() : outputs * args.splits * in_turn) * SUM_WORDS;
+    u32 of_whole = 3 * (unit.splits == 1 ? block_x() : args.whole_blocks > 0 ? grid_x() : 0);
+    u32 of_splits = unit.splits == 1 ? 0 : (outputs - first_block * args.column_blocks) * unit.splits * in_turn;
+    unit.parts = args.parts + (u64)(of_whole + of_splits) * SUM_WORDS;
 }
 
 // Writes the outputs of a unit whose last sums are `acc`, or puts those down for the warp that comes last.
 DEVICE void put_out(const WideArgs& args, const Unit& unit, const Factors& factors, Sums& acc) {
     Sums more = {};
     bool loads = EARLY_OUTPUTS && args.matrices == 1 && args.accumulate;
-    if (args.splits == 1) {
+    if (unit.splits == 1) {
         if (args.matrices == 2) load_sums(unit.parts + 2 * SUM_WORDS, more);
         if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
     } else {
-        store_sums(part_of(args, unit), acc);
+        store_sums(part_of(unit), acc);
         // They come while the warp hears whether it is the last.
         if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
-        if (!comes_last(unit.tickets + warp_index(), args.splits * args.matrices)) return;
-        gather_splits(unit.parts + (args.matrices - 1) * args.splits * SUM_WORDS, args.splits, acc);
-        if (args.matrices == 2) gather_splits(unit.parts, args.splits, more);
+        if (!comes_last(unit.tickets + warp_index(), unit.splits * args.matrices)) return;
+        gather_splits(unit.parts + (args.matrices - 1) * unit.splits * SUM_WORDS, unit.splits, acc);
+        if (args.matrices == 2) gather_splits(unit.parts, unit.splits, more);
     }
     apply(args, factors, acc);
     if (args.matrices == 2) apply(args, factors, more);

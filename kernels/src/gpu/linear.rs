@@ -254,11 +254,10 @@ impl GpuDevice {
     ) -> Result<(), DeviceError> {
         let activated = self.activate(rows, shape.columns(), cols, types, Some(shape))?;
         let jobs = Jobs::new(products, shape.block_rows());
-        let units = shape.units(jobs.blocks as usize);
-        let grid = shape.grid(units, self.facts());
-        let outputs = jobs.blocks as usize * shape.column_blocks;
+        let blocks = jobs.blocks as usize;
+        let outputs = blocks * shape.column_blocks;
         let args = WideArgs {
-            parts: self.scratch(Scratch::Partials, shape.parts_bytes(outputs, grid))?,
+            parts: self.scratch(Scratch::Partials, shape.parts_bytes(blocks, self.facts()))?,
             tickets: self.scratch(Scratch::Tickets, 4 * outputs * shape.warps())?,
             jobs: jobs.jobs,
             x: activated.forms,
@@ -270,10 +269,11 @@ impl GpuDevice {
             matrices: shape.matrices as u32,
             splits: shape.splits as u32,
             column_blocks: shape.column_blocks as u32,
-            units: units as u32,
+            whole_blocks: shape.whole_blocks as u32,
+            units: shape.units(blocks) as u32,
         };
         let launch = Launch {
-            grid: [grid as u32, 1, 1],
+            grid: [shape.grid(blocks, self.facts()) as u32, 1, 1],
             threads: shape.block_threads() as u32,
             shared_bytes: shape.shared_bytes as u32,
         };

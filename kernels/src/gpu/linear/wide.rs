@@ -9,7 +9,7 @@ use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
 use crate::gpu::linear::wide::shapes::{FED_TILES, PAIR_TILES, group_tiles};
-use crate::gpu::linear::work::{Activations, COLUMNS, Job, MAX_JOBS, Work, dtypes};
+use crate::gpu::linear::work::{Activations, COLUMNS, Job, LINE_BYTES, MAX_JOBS, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
 /// Sums of splits, at most: beyond, there is work enough without.
@@ -45,6 +45,7 @@ pub(super) struct WideArgs {
     pub matrices: u32,
     pub splits: u32,
     pub column_blocks: u32,
+    pub whole_blocks: u32,
     pub units: u32,
 }
 
@@ -64,7 +65,10 @@ pub(in crate::gpu) struct Wide {
     stages: usize,
     /// Blocks that a multiprocessor holds at a time.
     resident: usize,
+    /// Of the inputs, among units of work.
     pub splits: usize,
+    /// Row blocks, the first ones, that are not split.
+    pub whole_blocks: usize,
     pub matrices: usize,
     pub column_blocks: usize,
     pub shared_bytes: usize,
@@ -79,8 +83,14 @@ fn step_bytes(dtype: DType, types: u32, fed: bool) -> (usize, usize, usize) {
         _ => STEP_COLS,
     };
     let tiles = step / form.cols();
+    let row = tiles * tile_bytes(dtype);
     (
-        tiles * tile_bytes(dtype),
+        // A stage's rows begin with a line each, and its barriers have one.
+        if fed {
+            row.next_multiple_of(LINE_BYTES)
+        } else {
+            row
+        },
         tiles * form.block_bytes(types),
         step,
     )
@@ -108,6 +118,7 @@ impl fmt::Display for Wide {
             column_blocks,
             ..
         } = self;
+        let of_rest = if self.is_mixed() { " of the rest" } else { "" };
         let together = match (grouped, paired, fed) {
             (true, ..) => "groups, ",
             (false, true, _) => "pairs, ",
@@ -116,7 +127,7 @@ impl fmt::Display for Wide {
         };
         write!(
             f,
-            "{together}{row_warps} x {column_warps} warps, {column_tiles} tiles, {stages} stages, {resident} blocks, {splits} splits, \
+            "{together}{row_warps} x {column_warps} warps, {column_tiles} tiles, {stages} stages, {resident} blocks, {splits} splits{of_rest}, \
              {column_blocks} column blocks"
         )
     }
@@ -139,8 +150,8 @@ impl Wide {
         let cheapest = |shapes: &mut dyn Iterator<Item = Self>| {
             shapes
                 .filter(|shape| {
-                    let outputs = shape.row_blocks(work.heights) * shape.column_blocks;
-                    shape.splits == 1 || shape.parts_bytes(outputs, 0) <= MAX_PARTS_BYTES
+                    let blocks = shape.row_blocks(work.heights);
+                    shape.splits == 1 || shape.parts_bytes(blocks, facts) <= MAX_PARTS_BYTES
                 })
                 .min_by_key(|shape| shape.cost(work, multiprocessors))
         };
@@ -200,14 +211,25 @@ impl Wide {
         self.threads() + if self.fed { self.feeders() } else { 0 }
     }
 
-    /// Units of work: without splits, both matrices are one.
-    pub(super) fn units(&self, row_blocks: usize) -> usize {
-        let matrices = if self.splits == 1 { 1 } else { self.matrices };
-        row_blocks * self.column_blocks * self.splits * matrices
+    /// Whether some units are split and others are not.
+    pub(super) fn is_mixed(&self) -> bool {
+        self.splits > 1 && self.whole_blocks > 0
     }
 
-    /// Blocks of the launch: without splits, and where they are fed, they take units in turn.
-    pub(super) fn grid(&self, units: usize, facts: &DeviceFacts) -> usize {
+    /// Units of work that are whole, where both matrices are one, and those that are not.
+    fn units_of(&self, row_blocks: usize) -> [usize; 2] {
+        let in_turn = self.matrices / self.matrices_at_once();
+        let split = (row_blocks - self.whole_blocks) * self.splits * in_turn;
+        [self.whole_blocks, split].map(|units| units * self.column_blocks)
+    }
+
+    pub(super) fn units(&self, row_blocks: usize) -> usize {
+        self.units_of(row_blocks).iter().sum()
+    }
+
+    /// Blocks of the launch: where units are whole, and where they are fed, they take units in turn.
+    pub(super) fn grid(&self, row_blocks: usize, facts: &DeviceFacts) -> usize {
+        let units = self.units(row_blocks);
         if self.fed || self.splits == 1 {
             units.min(facts.multiprocessors as usize * self.resident)
         } else {
@@ -223,12 +245,13 @@ impl Wide {
         }
     }
 
-    pub(super) fn parts_bytes(&self, outputs: usize, grid: usize) -> usize {
-        let parts = match self.splits {
-            1 => 3 * grid,
-            _ => outputs * self.splits * self.matrices,
+    pub(super) fn parts_bytes(&self, row_blocks: usize, facts: &DeviceFacts) -> usize {
+        let [whole, split] = self.units_of(row_blocks);
+        let of_blocks = match whole {
+            0 => 0,
+            _ => 3 * self.grid(row_blocks, facts),
         };
-        parts * self.column_tiles * self.threads() * 16
+        (of_blocks + split) * self.column_tiles * self.threads() * 16
     }
 
     /// `types`: bit mask of the types in use.
@@ -277,6 +300,7 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         stages: 2,
         resident,
         splits: 1,
+        whole_blocks: 0,
         matrices: 1,
         column_blocks: 1,
         shared_bytes: 0,

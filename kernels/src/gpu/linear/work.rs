@@ -14,6 +14,8 @@ use crate::gpu::matrix::{Form, GpuMatrix};
 
 /// Rows of the batch that stand beside each other in a fragment; *columns* of a product.
 pub(super) const COLUMNS: usize = 8;
+/// Of shared memory: what begins with one is read at once.
+pub(super) const LINE_BYTES: usize = 128;
 /// Matrices of a launch.
 pub(super) const MAX_JOBS: usize = 8;
 
@@ -280,16 +282,21 @@ impl Activations {
 impl Form {
     /// Bytes of a block of activations of eight rows, for products with such weights: see gpu/activations.h.
     pub(super) fn block_bytes(self, types: u32) -> usize {
-        match self {
-            Self::By256 => 4 * 512 + 256 + 32,
-            Self::By32 => 512 + 64 + 64,
-            Self::Floats => float_terms(types) * 1024,
-        }
+        self.bytes_of(types, COLUMNS).next_multiple_of(LINE_BYTES)
     }
 
     /// The same of one row alone.
     pub(in crate::gpu) fn row_block_bytes(self, types: u32) -> usize {
-        (self.block_bytes(types) / COLUMNS).next_multiple_of(16)
+        self.bytes_of(types, 1).next_multiple_of(16)
+    }
+
+    fn bytes_of(self, types: u32, columns: usize) -> usize {
+        columns
+            * match self {
+                Self::By256 => 256 + 32 + 4,
+                Self::By32 => 64 + 8 + 8,
+                Self::Floats => float_terms(types) * 128,
+            }
     }
 }
 

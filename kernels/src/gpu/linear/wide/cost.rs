@@ -71,16 +71,22 @@ const COPIED_BYTES: usize = 128;
 impl Wide {
     /// Clocks of the busiest multiprocessor, roughly.
     pub(in crate::gpu::linear) fn cost(&self, work: &Work<'_>, multiprocessors: usize) -> usize {
-        let units = self
-            .units(self.row_blocks(work.heights))
-            .div_ceil(multiprocessors)
-            .max(1);
+        let steps = work.cols.div_ceil(STEP_COLS);
+        let in_turn = work.matrices / self.matrices_at_once();
+        let [whole, split] = self.units_of(self.row_blocks(work.heights));
+        let of_whole = self.cost_of(work, whole.div_ceil(multiprocessors), steps * in_turn, 1);
+        let steps = steps.div_ceil(self.splits);
+        let of_rest = self.cost_of(work, split.div_ceil(multiprocessors), steps, self.splits);
+        of_whole + of_rest
+    }
+
+    /// Of a multiprocessor's `units` of so many steps and splits.
+    fn cost_of(&self, work: &Work<'_>, units: usize, steps: usize, splits: usize) -> usize {
+        if units == 0 {
+            return 0;
+        }
         let together = self.resident.min(units);
         let turns = units.div_ceil(together);
-        let mut steps = work.cols.div_ceil(STEP_COLS).div_ceil(self.splits);
-        if self.splits == 1 {
-            steps *= self.matrices / self.matrices_at_once();
-        }
         let bytes = |dtype| {
             let (row, column, step) = step_bytes(dtype, work.types, self.fed);
             let columns = self.column_warps * self.column_tiles * column;
@@ -89,15 +95,21 @@ impl Wide {
         let bytes = together * dtypes(work.types).map(bytes).max().unwrap_or(0);
         let warps = together * self.warps();
         if self.fed {
-            turns * self.fed_clocks(steps, warps, bytes, together, work.types)
+            turns * self.fed_clocks(steps, warps, bytes, together, (work.types, splits))
         } else {
-            turns * self.clocks(steps, warps, bytes, work.types)
+            turns * self.clocks(steps, warps, bytes, (work.types, splits))
         }
     }
 
     /// Of as many units as are multiplied together: blocks share a multiprocessor's issue slots and what it can read; one of
     /// few warps waits for its own results; and each begins with waiting for memory.
-    fn clocks(&self, steps: usize, warps: usize, bytes: usize, types: u32) -> usize {
+    fn clocks(
+        &self,
+        steps: usize,
+        warps: usize,
+        bytes: usize,
+        (types, splits): (u32, usize),
+    ) -> usize {
         let of_tile = match float_products(types) {
             0 => TILE_INSTRUCTIONS,
             products => products * FLOAT_TILE_INSTRUCTIONS,
@@ -106,7 +118,7 @@ impl Wide {
         let step = (warps * instructions * ISSUE_SIXTEENTHS / 16)
             .max(ALONE_CLOCKS * instructions)
             .max(bytes / SHARE_BYTES);
-        let parts = match self.splits {
+        let parts = match splits {
             1 => 0,
             _ => 2 * warps * self.column_tiles * 512 / SHARE_BYTES + MEET_CLOCKS,
         };
@@ -120,7 +132,7 @@ impl Wide {
         warps: usize,
         bytes: usize,
         together: usize,
-        types: u32,
+        (types, splits): (u32, usize),
     ) -> usize {
         let products = float_products(types);
         let fed = match (products, self.grouped) {
@@ -133,7 +145,7 @@ impl Wide {
         // Some of it a quarter of the multiprocessor has to itself, and one of them has the most warps.
         let slowest = (warps + warps.next_multiple_of(4)) * of_warp / 2;
         let step = fed.step + slowest + bytes / COPIED_BYTES;
-        let parts = match self.splits {
+        let parts = match splits {
             1 => 0,
             _ => fed.meet + fed.meet_tile * warps * self.column_tiles,
         };

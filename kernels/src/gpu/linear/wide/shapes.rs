@@ -2,7 +2,7 @@
 
 use crate::gpu::driver::DeviceFacts;
 use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
-use crate::gpu::linear::work::{COLUMNS, SLICES, Work, dtypes};
+use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes};
 use crate::gpu::matrix::Form;
 
 /// Column tiles of a warp that kernels are compiled for. Nine are the 65 rows of a large tree.
@@ -32,13 +32,22 @@ const PAIR_ROW_WARPS: [usize; 3] = [16, 18, 20];
 /// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors. Of those in between, with the matrices of a
 /// 27B and 16 to 32 rows on an H200, 5 and 7 were as fast as 6 (within 2 %) or slower, and 9 slower than 10.
 const FED_ROW_WARPS: [usize; 10] = [4, 6, 8, 10, 11, 12, 14, 16, 18, 20];
-/// Of shared memory; where a warp feeds the others, barriers have one and stages are whole ones.
-const LINE_BYTES: usize = 128;
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
 const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
 const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
+/// The same where a warp feeds the others, and whether it is only the rest that is split.
+const FED_SPLITS: [(usize, bool); 7] = [
+    (1, false),
+    (2, false),
+    (4, false),
+    (8, false),
+    (2, true),
+    (4, true),
+    (8, true),
+];
+const PAIR_SPLITS: [(usize, bool); 3] = [(1, false), (4, true), (8, true)];
 /// Threads of a multiprocessor, at 128 registers each.
 const RESIDENT_THREADS: usize = 512;
 /// With more column tiles than this, a thread needs up to 200 registers.
@@ -123,10 +132,11 @@ impl Wide {
             most.iter().flat_map(move |&most| {
                 let choices = FED_ROW_WARPS.iter();
                 let choices = choices.filter(move |&warps| !grouped || warps % GROUP_WARPS == 0);
-                choices.flat_map(move |&warps| SPLITS.map(|splits| (grouped, most, warps, splits)))
+                choices
+                    .flat_map(move |&warps| FED_SPLITS.map(|splits| (grouped, most, warps, splits)))
             })
         });
-        let choices = choices.filter_map(|(grouped, most, row_warps, splits)| {
+        let choices = choices.filter_map(|(grouped, most, row_warps, (splits, mixed))| {
             let known = if grouped {
                 group_tiles(work.types)
             } else {
@@ -138,27 +148,30 @@ impl Wide {
                 splits,
                 ..Self::unfitted(work)
             };
-            shape.fitted_to_columns(work, most, known, facts)
+            shape.fitted_to_columns(work, (most, known), mixed, facts)
         });
         let are_pairs = is_able && work.matrices == 2 && work.types.is_power_of_two();
         let pairs = PAIR_ROW_WARPS.iter().filter(move |_| are_pairs);
-        let pairs = pairs.filter_map(|&row_warps| {
+        let pairs = pairs.flat_map(|&warps| PAIR_SPLITS.map(|splits| (warps, splits)));
+        let pairs = pairs.filter_map(|(row_warps, (splits, mixed))| {
             let shape = Self {
                 paired: true,
                 row_warps,
+                splits,
                 ..Self::unfitted(work)
             };
-            shape.fitted_to_columns(work, usize::MAX, &PAIR_TILES, facts)
+            shape.fitted_to_columns(work, (usize::MAX, &PAIR_TILES), mixed, facts)
         });
         choices.chain(pairs)
     }
 
-    /// One of those that are fed, with as many of the `known` column tiles as its blocks need that take at most `most`.
+    /// One of those that are fed, with as many of the `known` column tiles as its blocks need that take at most `most`. `mixed`: units
+    /// are whole as long as every block has one at a time, and only the rest is split; none where nothing is left or nothing is whole.
     fn fitted_to_columns(
         self,
         work: &Work<'_>,
-        most: usize,
-        known: &[(usize, usize)],
+        (most, known): (usize, &[(usize, usize)]),
+        mixed: bool,
         facts: &DeviceFacts,
     ) -> Option<Self> {
         let tiles = work.num_rows.div_ceil(COLUMNS);
@@ -171,7 +184,20 @@ impl Wide {
             column_blocks,
             ..self
         };
-        shape.fitted(work, threads, facts)
+        if !mixed {
+            return shape.fitted(work, threads, facts);
+        }
+        // With memory for the sums of slices.
+        let whole = Self { splits: 1, ..shape }.fitted(work, threads, facts)?;
+        let at_once = (facts.multiprocessors as usize).max(1) * whole.resident;
+        let units = whole.units(whole.whole_blocks) / at_once * at_once;
+        let shape = Self {
+            splits: shape.splits,
+            whole_blocks: units / column_blocks,
+            ..whole
+        };
+        let is_some = (1..whole.whole_blocks).contains(&shape.whole_blocks);
+        is_some.then_some(shape)
     }
 
     pub(super) fn unfitted(work: &Work<'_>) -> Self {
@@ -185,6 +211,7 @@ impl Wide {
             stages: 2,
             resident: 1,
             splits: 1,
+            whole_blocks: 0,
             matrices: work.matrices,
             column_blocks: 1,
             shared_bytes: 0,
@@ -237,6 +264,10 @@ impl Wide {
             stages,
             resident,
             shared_bytes: bytes(stages),
+            whole_blocks: match self.splits {
+                1 => self.row_blocks(work.heights),
+                _ => 0,
+            },
             ..self
         })
     }

@@ -3,7 +3,7 @@
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
 // unit to the next, and nobody else waits for anybody but where two warps' sums make outputs (PAIRED).
 // TYPES: bit mask of the types in use. GROUPED: all of 256 inputs or all floats of 16 bits, and every four warps multiply together, as grouped.h has it. PAIRED:
-// gate and up at once, of one type.
+// gate and up at once, of one type and without splits.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GROUPED 1
@@ -161,29 +161,9 @@ struct Multiply {
 };
 
 #if PAIRED
-// Of a split unit: the warp that comes last makes the outputs of its rows.
-DEVICE void put_split_pairs(const WideArgs& args, const Unit& unit, const Factors& factors, Sums& acc) {
-    u32 warp = warp_index(), of_rows = warp % ROW_TILES;
-    store_sums(part_of(unit), acc);
-    if (!comes_last(unit.tickets + of_rows, 2 * unit.splits)) return;
-    // What the warps that had those rows put where this one would have put its own.
-    const Vec4f* gates = unit.parts - (warp - of_rows) * LANES;
-    Sums gate;
-    gather_splits(gates, unit.splits, gate);
-    gather_splits(gates + THREADS / 2, unit.splits, acc);
-    apply(args, factors, gate);
-    apply(args, factors, acc);
-    for_outputs(args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* to) { *to = silu(gate[ct][i]) * acc[ct][i]; });
-}
-
 // Of what two warps have summed up, each makes half of the outputs.
-DEVICE void put_pairs(const WideArgs& args, const Unit& unit, u8* shared, const Factors& factors, Sums& acc) {
+DEVICE void put_pairs(const WideArgs& args, const Unit& unit, u8* shared, const Sums& acc) {
     constexpr u32 FROM_SUMS = 1;
-    if (unit.splits > 1) {
-        put_split_pairs(args, unit, factors, acc);
-        return;
-    }
-    apply(args, factors, acc);
     Vec4f* sums = reinterpret_cast<Vec4f*>(shared);
     store_sums(sums, acc);
     sync_some(FROM_SUMS, THREADS);
@@ -236,7 +216,8 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
             Sums acc;
 #if PAIRED
             visit_type<Multiply>(unit.types[0], args, unit, unit.matrix, ring, stages, sums, acc);
-            put_pairs(args, unit, sums, factors, acc);
+            apply(args, factors, acc);
+            put_pairs(args, unit, sums, acc);
 #else
             // If it is whole, both matrices in turn.
             u32 last = unit.splits == 1 ? args.matrices - 1 : unit.matrix;

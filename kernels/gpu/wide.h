@@ -199,7 +199,7 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
         first_block = args.whole_blocks;
         rest -= first_block;
         unit.splits = args.splits;
-        if (!PAIRED) in_turn = args.matrices;
+        in_turn = args.matrices;
     }
     unit.number = number;
     unit.column_block = number % args.column_blocks;

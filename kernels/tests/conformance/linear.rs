@@ -144,10 +144,12 @@ fn extreme_weights_and_activations_agree_between_instruction_sets() {
 #[test]
 fn a_row_does_not_depend_on_its_company() {
     let counts = match is_small() {
-        true => &[2, 8, 9, 23][..],
+        true => &[2, 9, 23][..],
         false => &[2, 7, 8, 9, 16, 23, 33, 64],
     };
     let most = counts.last().copied().unwrap_or_default();
+    // Of those that are held against what they are alone.
+    let apart = if is_small() { 7 } else { 1 };
     for_each_dtype(|dtype| {
         for device in devices().iter().map(AsRef::as_ref) {
             let mut noise = Noise(11);
@@ -161,17 +163,20 @@ fn a_row_does_not_depend_on_its_company() {
                 eps: 1e-6,
             };
             for norm in [None, Some(norm)] {
-                let alone: Vec<f32> = x
+                let alone: Vec<Vec<f32>> = x
                     .chunks_exact(cols)
-                    .flat_map(|x| normed_product(device, &matrix, x, norm))
+                    .step_by(apart)
+                    .map(|x| normed_product(device, &matrix, x, norm))
                     .collect();
                 for &count in counts {
                     let got = normed_product(device, &matrix, &x[..count * cols], norm);
-                    assert!(
-                        same_bits(&got, &alone[..count * rows]),
-                        "{dtype}: {count} rows together on {}",
-                        device.name()
-                    );
+                    for (row, alone) in got.chunks_exact(rows).step_by(apart).zip(&alone) {
+                        assert!(
+                            same_bits(row, alone),
+                            "{dtype}: {count} rows together on {}",
+                            device.name()
+                        );
+                    }
                 }
             }
         }

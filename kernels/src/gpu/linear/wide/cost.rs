@@ -3,7 +3,8 @@
 use tensor::DType;
 
 use crate::gpu::linear::wide::{STEP_COLS, Wide, step_bytes};
-use crate::gpu::linear::work::{Work, dtypes};
+use crate::gpu::linear::work::{LINE_BYTES, Work, dtypes};
+use crate::gpu::matrix::Form;
 
 /// Of L2 a clock, a multiprocessor's share.
 const SHARE_BYTES: usize = 24;
@@ -17,42 +18,63 @@ const ALONE_CLOCKS: usize = 6;
 const FILL_CLOCKS: usize = 1500;
 /// Until the sums of its splits are together.
 const MEET_CLOCKS: usize = 2000;
-/// Where a warp feeds the others, clocks of an H200.
+/// Where a warp feeds the others, clocks.
 struct Fed {
-    /// Of a step: whatever a block does, what each warp adds, and what each column tile of a warp adds.
+    /// Of a step: whatever a block does, what each warp adds, what it adds more where 16 inputs have a scale, and what each column
+    /// tile of a warp adds.
     step: usize,
     warp: usize,
+    by_16: usize,
     tile: usize,
+    /// Of 128 bytes of a step's copies.
+    line: usize,
     /// Of a unit: its first step and its last sums, while another block of the multiprocessor goes on.
     unit: usize,
     /// Until the sums of splits are together, and for each column tile of a warp.
     meet: usize,
     meet_tile: usize,
 }
-/// Of quants, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 16 to 64 rows (docs/performance.md,
-/// "Products"): the shapes that are chosen so take 0.6 % more than the best ones (the mean of logarithms).
+/// Of quants with a scale for 256 inputs, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 23 to 512
+/// rows on an H100: the shapes that are chosen so take 1 % more than the best ones (512 rows: 2 %; docs/performance.md, "Products").
 const QUANTS: Fed = Fed {
+    step: 0,
+    warp: 50,
+    by_16: 84,
+    tile: 41,
+    line: 0,
+    unit: 4500,
+    meet: 0,
+    meet_tile: 110,
+};
+const GROUPED_QUANTS: Fed = Fed {
+    step: 400,
+    warp: 115,
+    by_16: 80,
+    tile: 15,
+    line: 0,
+    unit: 13400,
+    meet: 0,
+    meet_tile: 100,
+};
+/// With a scale for 32 inputs, as once fitted to all quants on an H200.
+const QUANTS_BY_32: Fed = Fed {
     step: 450,
     warp: 0,
+    by_16: 0,
     tile: 45,
+    line: 1,
     unit: 2900,
     meet: 200,
     meet_tile: 220,
-};
-const GROUPED_QUANTS: Fed = Fed {
-    step: 530,
-    warp: 107,
-    tile: 22,
-    unit: 6400,
-    meet: 0,
-    meet_tile: 51,
 };
 /// The same of floats; tiles count for each product of a term of the weights and one of the activations. With these the chosen shapes take 3 %
 /// more than the best ones over the matrices of a 0.8B in BF16 (the mean of logarithms; docs/performance.md, "Floats of 16 bits").
 const FLOATS: Fed = Fed {
     step: 2100,
     warp: 0,
+    by_16: 0,
     tile: 29,
+    line: 1,
     unit: 5000,
     meet: 200,
     meet_tile: 160,
@@ -65,8 +87,6 @@ const GROUPED_FLOATS: Fed = Fed {
 /// Instructions of a column tile, and of floats of each such product.
 const TILE_INSTRUCTIONS: usize = 95;
 const FLOAT_TILE_INSTRUCTIONS: usize = 150;
-/// Of a step's copies, that shared memory takes in a clock.
-const COPIED_BYTES: usize = 128;
 
 impl Wide {
     /// Clocks of the busiest multiprocessor, roughly.
@@ -135,16 +155,20 @@ impl Wide {
         (types, splits): (u32, usize),
     ) -> usize {
         let products = float_products(types);
+        let by_256 = dtypes(types).any(|dtype| Form::of(dtype) == Form::By256);
         let fed = match (products, self.grouped) {
-            (0, false) => QUANTS,
             (0, true) => GROUPED_QUANTS,
+            (0, false) if by_256 => QUANTS,
+            (0, false) => QUANTS_BY_32,
             (_, false) => FLOATS,
             (_, true) => GROUPED_FLOATS,
         };
-        let of_warp = fed.warp + products.max(1) * fed.tile * self.column_tiles;
+        let by_16 = dtypes(types).any(|t| matches!(t, DType::Q2K | DType::Q3K | DType::Q6K));
+        let of_rows = fed.warp + if by_16 { fed.by_16 } else { 0 };
+        let of_warp = of_rows + products.max(1) * fed.tile * self.column_tiles;
         // Some of it a quarter of the multiprocessor has to itself, and one of them has the most warps.
         let slowest = (warps + warps.next_multiple_of(4)) * of_warp / 2;
-        let step = fed.step + slowest + bytes / COPIED_BYTES;
+        let step = fed.step + slowest + bytes / LINE_BYTES * fed.line;
         let parts = match splits {
             1 => 0,
             _ => fed.meet + fed.meet_tile * warps * self.column_tiles,

@@ -1,5 +1,7 @@
 //! The shapes there are to choose from.
 
+use tensor::DType;
+
 use crate::gpu::driver::DeviceFacts;
 use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
 use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes};
@@ -17,6 +19,8 @@ const GROUP_TILES: [(usize, usize); 7] = [
     (10, 256),
     (12, 256),
 ];
+/// Of them, those with registers for the sums of mins too: with more, a 27B's products in Q4_K of 512 rows take 3 to 6 % more.
+const MOST_WITH_MINS: usize = 5;
 /// The same of floats, whose terms have sums of their own.
 const FLOAT_GROUP_TILES: [(usize, usize); 6] =
     [(2, 512), (3, 512), (4, 512), (6, 384), (8, 256), (10, 256)];
@@ -37,17 +41,16 @@ const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
 const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
-/// The same where a warp feeds the others, and whether it is only the rest that is split.
-const FED_SPLITS: [(usize, bool); 7] = [
+/// The same where a warp feeds the others, and whether it is only the rest that is split; with 8 for that, sums take longer to meet than the
+/// products do.
+const FED_SPLITS: [(usize, bool); 6] = [
     (1, false),
     (2, false),
     (4, false),
     (8, false),
     (2, true),
     (4, true),
-    (8, true),
 ];
-const PAIR_SPLITS: [(usize, bool); 3] = [(1, false), (4, true), (8, true)];
 /// Threads of a multiprocessor, at 128 registers each.
 const RESIDENT_THREADS: usize = 512;
 /// With more column tiles than this, a thread needs up to 200 registers.
@@ -63,8 +66,11 @@ const UNIT_BYTES: usize = 80;
 
 /// Of four warps together, by the weights' types.
 pub(super) fn group_tiles(types: u32) -> &'static [(usize, usize)] {
+    let has_mins = |dtype| matches!(dtype, DType::Q2K | DType::Q4K | DType::Q5K);
     if dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats) {
         &FLOAT_GROUP_TILES
+    } else if dtypes(types).all(has_mins) {
+        &GROUP_TILES[..MOST_WITH_MINS]
     } else {
         &GROUP_TILES
     }
@@ -120,6 +126,8 @@ impl Wide {
     pub(super) fn fed(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
         let is_able = Self::are_fed(facts);
         let in_groups = can_be_in_groups(work.types);
+        // Of others it has not been measured what it takes.
+        let is_mixed = dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
         let kinds = [false, true]
             .into_iter()
             .filter(move |&grouped| is_able && (in_groups || !grouped));
@@ -136,6 +144,7 @@ impl Wide {
                     .flat_map(move |&warps| FED_SPLITS.map(|splits| (grouped, most, warps, splits)))
             })
         });
+        let choices = choices.filter(move |(.., (_, mixed))| is_mixed || !mixed);
         let choices = choices.filter_map(|(grouped, most, row_warps, (splits, mixed))| {
             let known = if grouped {
                 group_tiles(work.types)
@@ -152,15 +161,13 @@ impl Wide {
         });
         let are_pairs = is_able && work.matrices == 2 && work.types.is_power_of_two();
         let pairs = PAIR_ROW_WARPS.iter().filter(move |_| are_pairs);
-        let pairs = pairs.flat_map(|&warps| PAIR_SPLITS.map(|splits| (warps, splits)));
-        let pairs = pairs.filter_map(|(row_warps, (splits, mixed))| {
+        let pairs = pairs.filter_map(|&row_warps| {
             let shape = Self {
                 paired: true,
                 row_warps,
-                splits,
                 ..Self::unfitted(work)
             };
-            shape.fitted_to_columns(work, (usize::MAX, &PAIR_TILES), mixed, facts)
+            shape.fitted_to_columns(work, (usize::MAX, &PAIR_TILES), false, facts)
         });
         choices.chain(pairs)
     }

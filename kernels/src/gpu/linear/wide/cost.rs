@@ -35,7 +35,7 @@ struct Fed {
     meet_tile: usize,
 }
 /// Of quants with a scale for 256 inputs, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 23 to 512
-/// rows on an H100: the shapes that are chosen so take 1 % more than the best ones (512 rows: 2 %; docs/performance.md, "Products").
+/// rows on an H100: the shapes that are chosen so take 1 % more than the best ones (docs/performance.md, "Products").
 const QUANTS: Fed = Fed {
     step: 0,
     warp: 50,

@@ -88,12 +88,16 @@ pub(crate) fn is_small() -> bool {
     std::env::var_os(SMALL).is_some()
 }
 
-/// Checks every element type, many at a time: kernels of each have to be compiled on GPUs.
+/// Checks every element type, many at a time: kernels of each have to be compiled on GPUs. In small shapes one after another: racecheck
+/// loses track of launches by several threads, and then does not end.
 pub(crate) fn for_each_dtype(check: impl Fn(DType) + Sync) {
     let left = Mutex::new(DType::ALL.iter());
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || std::iter::from_fn(next).for_each(|&dtype| check(dtype));
-    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let threads = match is_small() {
+        true => 1,
+        false => thread::available_parallelism().map_or(1, usize::from),
+    };
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
 

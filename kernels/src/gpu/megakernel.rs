@@ -22,7 +22,7 @@ use crate::gpu::attention::HeadShape;
 use crate::gpu::delta_net;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
-use crate::gpu::linear::dtypes;
+use crate::gpu::linear::{LINE_BYTES, dtypes};
 pub(super) use crate::gpu::megakernel::choice::{Choice, Way};
 use crate::gpu::megakernel::mail::Mailbox;
 pub(super) use crate::gpu::megakernel::mail::StuckFlag;
@@ -41,8 +41,6 @@ const STAGE_LISTS: usize = 2 * size_of::<Piece>();
 const STAGE_BARRIERS: usize = 16;
 /// Shared memory of the kernel beside what launches ask for, and what the runtime takes.
 const STATIC_BYTES: usize = 1536;
-/// Of shared memory; the ring begins with one.
-const LINE_BYTES: usize = 128;
 /// What the kernel keeps of a step in shared memory.
 const CONTEXT_BYTES: usize = 256;
 /// Warps that attend together, and what combining splits takes.
@@ -208,6 +206,7 @@ impl Program {
         let slot_bytes = recorder.plan.slot_bytes().max(answers);
         let slot_bytes = slot_bytes.next_multiple_of(128);
         let lists_bytes = size_of_val(&packed[..]) + packed.len() * size_of::<Share>();
+        // The ring begins with a line.
         let fixed_bytes = lists_bytes.next_multiple_of(LINE_BYTES) + CONTEXT_BYTES;
         let fixed = fixed_bytes + work_bytes + slot_bytes;
         let stage = dtypes(recorder.types).map(piece_bytes).max().unwrap_or(1);

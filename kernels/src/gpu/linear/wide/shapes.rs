@@ -41,8 +41,8 @@ const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
 const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
-/// The same where a warp feeds the others, and whether it is only the rest that is split; with 8 for that, sums take longer to meet than the
-/// products do.
+/// The same where a warp feeds the others, and whether it is only the rest that is split; with 8 for that, sums take longer to meet than
+/// is won (docs/performance.md, "Steps of trees").
 const FED_SPLITS: [(usize, bool); 6] = [
     (1, false),
     (2, false),
@@ -126,8 +126,8 @@ impl Wide {
     pub(super) fn fed(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
         let is_able = Self::are_fed(facts);
         let in_groups = can_be_in_groups(work.types);
-        // Of others it has not been measured what it takes.
-        let is_mixed = dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
+        // What it takes of others has not been measured.
+        let can_mix = dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By256);
         let kinds = [false, true]
             .into_iter()
             .filter(move |&grouped| is_able && (in_groups || !grouped));
@@ -144,7 +144,7 @@ impl Wide {
                     .flat_map(move |&warps| FED_SPLITS.map(|splits| (grouped, most, warps, splits)))
             })
         });
-        let choices = choices.filter(move |(.., (_, mixed))| is_mixed || !mixed);
+        let choices = choices.filter(move |(.., (_, mixed))| can_mix || !mixed);
         let choices = choices.filter_map(|(grouped, most, row_warps, (splits, mixed))| {
             let known = if grouped {
                 group_tiles(work.types)

@@ -87,6 +87,9 @@ DEVICE void prefetch(const void*, u32) {}
     KERNEL_BOUNDED(name, Args, let_next_start(); wait_for_inputs(), __launch_bounds__(threads, blocks))
 // Such a one that calls `let_next_start` and `wait_for_inputs` itself.
 #define KERNEL_AHEAD(name, Args, threads, blocks) KERNEL_BOUNDED(name, Args, , __launch_bounds__(threads, blocks))
+// The same in clusters of `cluster` blocks, see cluster.h.
+#define KERNEL_CLUSTERED(name, Args, threads, blocks, cluster) \
+    KERNEL_BOUNDED(name, Args, , __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, blocks))
 DEVICE u32 thread_index() { return threadIdx.x; }
 DEVICE u32 block_threads() { return blockDim.x; }
 DEVICE u32 block_x() { return blockIdx.x; }

@@ -7,6 +7,18 @@
 #include "products.h"
 #include "warpgroup.h"
 
+// Two groups of a thread block, each of which makes weights ready while the other multiplies: the first has the first turn.
+constexpr bool TAKE_TURNS = HAS_GROUPS && ROW_WARPS == 8;
+DEVICE void begin_turns() {
+    if constexpr (TAKE_TURNS)
+        if (warp_index() / 4 == 1) pass_turn();
+}
+// The last turn that is passed on is nobody's.
+DEVICE void end_turns() {
+    if constexpr (TAKE_TURNS)
+        if (warp_index() / 4 == 0) wait_for_turn();
+}
+
 template <u32 T> struct Planes {
     static constexpr bool BY_DIGITS = has_min(T);
     // The high bytes count so many low ones.
@@ -79,6 +91,7 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
     i32 low[COLUMN_TILES][4], high[COLUMN_TILES][4];
     Scales<T> scales(tile);
     GroupColumns columns = columns_of_group(x.at, (u32)x.stride);
+    if constexpr (TAKE_TURNS) wait_for_turn();
 #pragma unroll
     for (u32 part = 0; part < 2; part++) {
         Part<T> quants(tile, part);
@@ -103,6 +116,7 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
             if (unit < 3) wait_groups<1>();
         }
     }
+    if constexpr (TAKE_TURNS) pass_turn();
     wait_groups<0>();
 #pragma unroll
     for (u32 ct = 0; ct < COLUMN_TILES; ct++)

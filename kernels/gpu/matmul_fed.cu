@@ -1,23 +1,24 @@
 // What matmul_wide.cu computes, to the bit, where one warp of a thread block feeds the others (ring.h).
 //
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
-// unit to the next, and nobody else waits for anybody but where two warps' sums make outputs (PAIRED).
-// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs or all floats of 16 bits, and every four warps multiply together, as grouped.h has it. PAIRED:
-// gate and up at once, of one type and without splits.
+// unit to the next, and nobody else waits for anybody.
+// CLUSTER: more than 1: so many blocks have the splits of the same outputs, a unit each, and sum them up among themselves; of one matrix.
+// TYPES: bit mask of the types in use. GROUPED: all of 256 inputs or all floats of 16 bits, and every four warps multiply together, as grouped.h has it.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GROUPED 1
-#define PAIRED 0
 #define COLUMN_TILES 8
 #define ROW_WARPS 8
 #define STAGES 4
 #define RESIDENT 1
+#define SHARED_PLACES 1
+#define CLUSTER 1
 #endif
 #define COLUMN_WARPS 1
 #define AT_ONCE COLUMN_TILES
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4 || GROUPED)
-// Groups of floats have the registers for it.
-#define HOLDS_SUMS (GROUPED && (TYPES & ~(1 << F16 | 1 << BF16)) == 0)
+// Groups of floats have the registers for single ones.
+#define HELD_LEVELS (GROUPED && (TYPES & ~(1 << F16 | 1 << BF16)) == 0)
 #include "ring.h"
 #include "wide.h"
 #if GROUPED
@@ -25,6 +26,9 @@
 #endif
 
 #if HAS_RINGS
+#if CLUSTER > 1
+#include "cluster.h"
+#endif
 
 typedef Ring<STAGES> Stages;
 
@@ -50,9 +54,13 @@ template <u32 T> constexpr u32 largest_stage() {
 }
 constexpr u32 STAGE_BYTES = whole_lines(largest_stage<0>());
 static_assert(Stages::BARRIER_BYTES <= SHARED_LINE, "barriers have a line");
-// Of each warp and of the one that feeds them.
+// Of each warp and of the one that feeds them. Whole lines, so that stages begin with one.
 struct alignas(SHARED_LINE) Units {
     Unit of[THREADS / LANES + 1];
+#if CLUSTER > 1
+    // Of what comes to each warp.
+    u64 counters[THREADS / LANES];
+#endif
 };
 
 // Tiles of a unit's slices `s..s + count`.
@@ -72,30 +80,28 @@ struct Feed {
         using S = Stage<T>;
         u32 slices = SLICES / unit.splits, lane = lane_index();
         Range<T> range(args, unit.split * slices, slices);
-        u32 row_tiles = smaller(ROW_TILES, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS), tile = lane % ROW_TILES;
-        bool has_rows = lane < ROW_WARPS && tile < row_tiles;
-        const u8* rows = unit.weights[PAIRED ? lane / ROW_TILES % 2 : matrix];
-        rows += ((u64)(unit.first_row / TILE_ROWS + tile) * range.tiles + range.from) * tile_bytes(T);
+        u32 row_tiles = smaller((u32)ROW_WARPS, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS);
+        bool has_rows = lane < row_tiles;
+        const u8* rows = unit.weights[matrix] + ((u64)(unit.first_row / TILE_ROWS + lane) * range.tiles + range.from) * tile_bytes(T);
         u64 all_columns = (u64)args.column_blocks * S::COLUMN_BYTES;
         const u8* columns = form_of<T>(args.x) + (range.from + lane) * all_columns + unit.column_block * S::COLUMN_BYTES;
         auto begin = [&](u32 stage, u32 count) {
-            if (lane == 0) ring.expect(stage, count * ((PAIRED ? 2 : 1) * row_tiles * tile_bytes(T) + S::COLUMN_BYTES));
+            if (lane == 0) ring.expect(stage, count * (row_tiles * tile_bytes(T) + S::COLUMN_BYTES));
             sync_warp();
             if (has_rows) ring.copy(stage, stages + stage * STAGE_BYTES + lane * S::ROW_BYTES, rows, count * tile_bytes(T));
             rows += S::STEP * tile_bytes(T);
         };
-        u32 begun = range.from;
-        if (unit.number == block_x() && matrix == unit.matrix) {
-            // Weights are nobody's result: they are on their way before the activations are there.
-#pragma unroll 1
-            for (u32 stage = 0; stage < STAGES && begun < range.to; stage++, begun += S::STEP) begin(stage, smaller(S::STEP, range.to - begun));
-            if (has_rows && begun < range.to) prefetch(rows, smaller(AHEAD_BYTES, (range.to - begun) * tile_bytes(T)));
+        bool is_begun = unit.number == block_x() && matrix == unit.matrix;
+        if (is_begun) {
+            // Weights are nobody's result: they are on their way before the activations are there. No more of them than a stage, since the first
+            // columns queue behind them (docs/performance.md, "Steps of trees").
+            begin(ring.slot, smaller(S::STEP, range.to - range.from));
             wait_for_inputs();
         }
 #pragma unroll 1
         for (u32 k = range.from; k < range.to; k += S::STEP) {
             u32 count = smaller(S::STEP, range.to - k);
-            if (k >= begun) {
+            if (!is_begun || k > range.from) {
                 ring.wait_until_free();
                 begin(ring.slot, count);
             }
@@ -113,7 +119,7 @@ struct Multiply {
     static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, const u8* stages, u8* sums, Sums& acc) {
         using S = Stage<T>;
         u32 slices = SLICES / unit.splits, first = unit.split * slices;
-        Sums held = {};
+        Held held;
 #pragma unroll 1
         for (u32 s = 0; s < slices; s++) {
             Range<T> range(args, first + s, 1);
@@ -140,43 +146,49 @@ struct Multiply {
                 ring.release();
                 ring.next();
             }
-            // A binary counter.
-            u32 level = 0;
-            if constexpr (HOLDS_SUMS) {
-                level = s % 2;
-#pragma unroll
-                for (u32 ct = 0; ct < COLUMN_TILES; ct++)
-#pragma unroll
-                    for (u32 i = 0; i < 4; i++) {
-                        if (level == 0) held[ct][i] = acc[ct][i];
-                        else acc[ct][i] = held[ct][i] + acc[ct][i];
-                    }
-                if (level == 0) continue;
-            }
-#pragma unroll 1
-            for (; s >> level & 1; level++) add_sums(waiting(unit, sums, level), acc);
-            if (s + 1 < slices) store_sums(waiting(unit, sums, level), acc);
+            meet_slices(unit, sums, s, slices, held, acc);
         }
     }
 };
 
-#if PAIRED
-// Of what two warps have summed up, each makes half of the outputs.
-DEVICE void put_pairs(const WideArgs& args, const Unit& unit, u8* shared, const Sums& acc) {
-    constexpr u32 FROM_SUMS = 1;
-    Vec4f* sums = reinterpret_cast<Vec4f*>(shared);
-    store_sums(sums, acc);
-    sync_some(FROM_SUMS, THREADS);
-    bool is_up = warp_index() >= ROW_TILES;
-    u32 half = is_up, partner = thread_index() + THREADS / 2 - half * THREADS;
-    for_outputs(args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* to) {
-        if (i / 2 != half) return;
-        float own = acc[ct][i], other = reinterpret_cast<const float*>(sums + ct * THREADS + partner)[i];
-        float gate = is_up ? other : own, up = is_up ? own : other;
-        *to = silu(gate) * up;
-    });
-    // The next unit's take their place.
-    sync_some(FROM_SUMS, THREADS);
+#if CLUSTER > 1
+// A block of the cluster sums up and writes these of a lane's four outputs of a column tile.
+constexpr u32 SHARE = 4 / CLUSTER;
+constexpr u32 SENT = COLUMN_TILES * SHARE * LANES;
+DEVICE void put_in_cluster(const WideArgs& args, const Unit& unit, Inbox inbox, const Factors& factors, Sums& acc) {
+    u32 rank = unit.split, lane = lane_index();
+    if (lane == 0) inbox.expect(CLUSTER * SENT * sizeof(float));
+    auto each_own = [&](const auto& each) {
+        for_outputs(args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* at) {
+            if (i / SHARE == rank) each(ct, i, at);
+        });
+    };
+    Sums before = {};
+    if (args.accumulate) each_own([&](u32 ct, u32 i, const float* at) { before[ct][i] = *at; });
+    wait_for_cluster();
+#pragma unroll
+    for (u32 block = 0; block < CLUSTER; block++) {
+        Inbox to = inbox.of_block(block);
+#pragma unroll
+        for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+            for (u32 j = 0; j < SHARE; j++) to.send(rank * SENT + (ct * SHARE + j) * LANES + lane, acc[ct][block * SHARE + j]);
+    }
+    inbox.wait_until_full();
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+        for (u32 j = 0; j < SHARE; j++) {
+            float v[CLUSTER];
+#pragma unroll
+            for (u32 s = 0; s < CLUSTER; s++) v[s] = inbox.word(s * SENT + (ct * SHARE + j) * LANES + lane);
+            float sum = v[0] + v[1];
+            if constexpr (CLUSTER == 4) sum += v[2] + v[3];
+#pragma unroll
+            for (u32 i = j; i < 4; i += SHARE) acc[ct][i] = sum;
+        }
+    apply(args, factors, acc);
+    each_own([&](u32 ct, u32 i, float* to) { *to = args.accumulate ? before[ct][i] + acc[ct][i] : acc[ct][i]; });
 }
 #endif
 
@@ -186,26 +198,46 @@ DEVICE void find_unit_of_warp(const WideArgs& args, u32 number, Unit& unit) {
     sync_warp();
 }
 
+#if CLUSTER > 1
+KERNEL_CLUSTERED(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT, CLUSTER) {
+#else
 KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
+#endif
     let_next_start();
     DYNAMIC_SHARED(shared);
     SHARED Units units;
-    Stages ring(shared, THREADS / LANES);
     u8* sums = shared + SHARED_LINE;
-    u8* stages = sums + waiting_bytes(args);
+    u8* stages = sums + (SHARED_PLACES + (CLUSTER > 1)) * SUM_WORDS * sizeof(Vec4f);
+#if CLUSTER > 1
+    // A warp's sums meet those of the same rows.
+    u32 of_warp = smaller(warp_index(), THREADS / LANES - 1);
+    Inbox inbox = Inbox::at(sums + (SHARED_PLACES * THREADS + of_warp * LANES) * COLUMN_TILES * sizeof(Vec4f), units.counters[of_warp]);
+    if (lane_index() == 0 && warp_index() == of_warp) inbox.begin();
+#endif
+    Stages ring(shared, THREADS / LANES);
+#if CLUSTER > 1
+    arrive_at_cluster();
+#endif
     if (warp_index() >= THREADS / LANES) {
         if constexpr (ARE_GIVEN) give_registers<FEEDER_REGISTERS>();
-        if (warp_index() > THREADS / LANES) return;
+        bool feeds = warp_index() == THREADS / LANES;
         Unit& unit = units.of[THREADS / LANES];
 #pragma unroll 1
-        for (u32 number = block_x(); number < args.units; number += grid_x()) {
+        for (u32 number = block_x(); feeds && number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
-            u32 last = unit.splits == 1 && !PAIRED ? args.matrices - 1 : unit.matrix;
+            u32 last = unit.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
             for (u32 m = unit.matrix; m <= last; m++) visit_type<Feed>(unit.types[m], args, unit, m, ring, stages);
         }
+#if CLUSTER > 1
+        // No thread of a cluster is gone before all have come.
+        wait_for_cluster();
+#endif
     } else {
         if constexpr (ARE_GIVEN) take_registers<REGISTERS>();
+#if GROUPED
+        begin_turns();
+#endif
         wait_for_inputs();
         Unit& unit = units.of[warp_index()];
 #pragma unroll 1
@@ -214,21 +246,23 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
             // On their way with the first stage.
             Factors factors = factors_of(args, unit);
             Sums acc;
-#if PAIRED
+#if CLUSTER > 1
             visit_type<Multiply>(unit.types[0], args, unit, unit.matrix, ring, stages, sums, acc);
-            apply(args, factors, acc);
-            put_pairs(args, unit, sums, acc);
+            put_in_cluster(args, unit, inbox, factors, acc);
 #else
             // If it is whole, both matrices in turn.
             u32 last = unit.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1
             for (u32 m = unit.matrix; m <= last; m++) {
                 visit_type<Multiply>(unit.types[m], args, unit, m, ring, stages, sums, acc);
-                if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
+                if (m < last) store_sums(sums_at<OF_FIRST_MATRIX>(unit, sums), acc);
             }
-            put_out(args, unit, factors, acc);
+            put_out(args, unit, sums, factors, acc);
 #endif
         }
+#if GROUPED
+        end_turns();
+#endif
     }
 }
 

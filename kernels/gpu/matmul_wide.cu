@@ -11,11 +11,13 @@
 #define RESIDENT 2
 #endif
 #define AT_ONCE COLUMN_TILES
-#define PAIRED 0
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4)
-#define HOLDS_SUMS 0
+#define HELD_LEVELS 0
+#define SHARED_PLACES 1
 #include "wide.h"
 
+// Of 16 rows, that are asked for as far as L2 before the activations are there.
+constexpr u32 AHEAD_BYTES = 6 << 10;
 // Where the weights and columns of a unit of work lie, and how they pass through a stage.
 template <u32 T> struct Stream {
     // Tiles of 256 inputs at a time, of 64 where columns take much room.
@@ -81,6 +83,9 @@ template <u32 T> struct Stream {
     }
 };
 
+// Of shared memory for sums.
+DEVICE u32 waiting_bytes(const WideArgs& args) { return args.whole_blocks > 0 || args.splits < SLICES ? SUM_WORDS * sizeof(Vec4f) : 0; }
+
 // The sums of one matrix of a unit of work.
 template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& unit, u32 matrix, u8* shared, Sums& acc) {
     using S = Stream<T>;
@@ -102,6 +107,7 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
         if (k + i * S::STEP < end) stream.copy_columns(args, tiles, places + i * S::STAGE_BYTES, smaller(S::STEP, end - k - i * S::STEP));
         commit_copies();
     }
+    Held held;
 #pragma unroll 1
     for (u32 s = 0; s < slices; s++) {
         u32 to = slice_start(first + s + 1, args.cols, 256 / S::COLS, tiles);
@@ -122,11 +128,7 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
             stream.multiply(stages + slot * S::STAGE_BYTES, smaller(S::STEP, end - k), acc);
             slot = slot + 1 == STAGES ? 0 : slot + 1;
         }
-        // A binary counter.
-        u32 level = 0;
-#pragma unroll 1
-        for (; s >> level & 1; level++) add_sums(waiting(unit, shared, level), acc);
-        if (s + 1 < slices) store_sums(waiting(unit, shared, level), acc);
+        meet_slices(unit, shared, s, slices, held, acc);
     }
     // What is left there has been used.
     sync_threads();
@@ -153,8 +155,8 @@ KERNEL_AHEAD(matmul_wide, WideArgs, THREADS, RESIDENT) {
 #pragma unroll 1
         for (u32 m = unit.matrix; m <= last; m++) {
             visit_type<Multiply>(unit.types[m], args, unit, m, shared, acc);
-            if (m < last) store_sums(unit.parts + 2 * SUM_WORDS, acc);
+            if (m < last) store_sums(sums_at<OF_FIRST_MATRIX>(unit, shared), acc);
         }
-        put_out(args, unit, factors_of(args, unit), acc);
+        put_out(args, unit, shared, factors_of(args, unit), acc);
     }
 }

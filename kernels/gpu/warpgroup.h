@@ -16,6 +16,7 @@ constexpr u32 LINE_BYTES = 128, LINE_COLUMNS = 64;
 DEVICE u32 place_in_lines(u32 line, u32 chunk) { return line * LINE_BYTES + (chunk ^ line % 8) * 16; }
 
 #if ON_CUDA && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_GROUPS 1
 
 DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -26,17 +27,19 @@ DEVICE void settle(u32& x) { asm volatile("" : "+r"(x) :: "memory"); }
 DEVICE void settle(i32& x) { asm volatile("" : "+r"(x) :: "memory"); }
 DEVICE void settle(float& x) { asm volatile("" : "+f"(x) :: "memory"); }
 
+// A place in a descriptor: within the block's own memory, whatever its number in a cluster.
+DEVICE u64 place_in_descriptor(const u8* at) { return (shared_place(const_cast<u8*>(at)) & 0x3ffff) >> 4; }
 // Columns from `b` on, and what to add for `bytes` further.
 typedef u64 GroupColumns;
 DEVICE GroupColumns columns_of_group(const u8* b, u32 stride) {
-    return (u64)(shared_place(const_cast<u8*>(b)) >> 4) | (u64)(CORE_BYTES >> 4) << 16 | (u64)(stride >> 4) << 32;
+    return place_in_descriptor(b) | (u64)(CORE_BYTES >> 4) << 16 | (u64)(stride >> 4) << 32;
 }
 DEVICE GroupColumns further(GroupColumns b, u32 bytes) { return b + (bytes >> 4); }
 // Lines from `b` on, those of the next 64 columns `stride` bytes further.
 typedef u64 GroupLines;
 DEVICE GroupLines lines_of_group(const u8* b, u32 stride) {
     u64 eight_lines = 8 * LINE_BYTES >> 4, swizzled = 1;
-    return (u64)(shared_place(const_cast<u8*>(b)) >> 4) | (u64)(stride >> 4) << 16 | eight_lines << 32 | swizzled << 62;
+    return place_in_descriptor(b) | (u64)(stride >> 4) << 16 | eight_lines << 32 | swizzled << 62;
 }
 DEVICE u8* align_lines(u8* at) { return at + (0u - shared_place(at)) % (8 * LINE_BYTES); }
 // Shows what this thread has put into shared memory to groups that begin after the next barrier.
@@ -110,6 +113,7 @@ template <bool FIRST, u32 TILES> DEVICE void group_mma_lines(float (&c)[TILES][4
 }
 
 #else
+#define HAS_GROUPS 0
 
 DEVICE void begin_group() {}
 DEVICE void end_group() {}

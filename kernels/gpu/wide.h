@@ -1,8 +1,7 @@
 // Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS,
-// COLUMN_WARPS, PAIRED, HOLDS_SUMS and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
+// COLUMN_WARPS, HELD_LEVELS, SHARED_PLACES and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
 //
-// A thread block takes 16 ROW_WARPS rows of W (PAIRED: half as many of each of two matrices, by the first warps and by the others),
-// 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs, or 8 / `splits` of them. Units of work: first those that
+// A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs, or 8 / `splits` of them. Units of work: first those that
 // are whole, by column block and row block, the fastest first, then the others by column block, split, matrix and row block, so
 // that weights are read again from L2. Sums of splits meet in `parts`, where the warp that comes last adds them up.
 #pragma once
@@ -10,10 +9,6 @@
 
 constexpr u32 THREADS = ROW_WARPS * COLUMN_WARPS * LANES;
 constexpr u32 BLOCK_COLUMN_TILES = COLUMN_WARPS * COLUMN_TILES;
-// Tiles of a unit's rows.
-constexpr u32 ROW_TILES = PAIRED ? ROW_WARPS / 2 : ROW_WARPS;
-// Of 16 rows, that are asked for as far as L2 before the activations are there.
-constexpr u32 AHEAD_BYTES = 6 << 10;
 // Of a thread's sums: 16 bytes for each column tile.
 constexpr u32 SUM_WORDS = COLUMN_TILES * THREADS;
 
@@ -62,14 +57,16 @@ struct Unit {
 DEVICE Vec4f* part_of(const Unit& unit) {
     return unit.parts + (unit.splits == 1 ? 0 : unit.matrix * unit.splits + unit.split) * SUM_WORDS;
 }
-// Where the sums of slices wait for their neighbours': single ones in shared memory, pairs and pairs of pairs in memory that
-// stays in L2. With HOLDS_SUMS single ones are in registers and pairs in shared memory.
-DEVICE Vec4f* waiting(const Unit& unit, u8* shared, u32 level) {
-    if (level == HOLDS_SUMS) return reinterpret_cast<Vec4f*>(shared);
-    return part_of(unit) + (level - 1) * SUM_WORDS;
+// Levels of a slice's sums: single ones, pairs, and pairs of pairs.
+constexpr u32 LEVELS = 3;
+static_assert(1 << LEVELS == SLICES, "");
+// Where sums wait for others: those that are not held in registers, level by level, and then the first of two matrices'. The first
+// SHARED_PLACES are in shared memory, the others in memory that stays in L2.
+template <u32 PLACE> DEVICE Vec4f* sums_at(const Unit& unit, u8* shared) {
+    if constexpr (PLACE < SHARED_PLACES) return reinterpret_cast<Vec4f*>(shared) + PLACE * SUM_WORDS;
+    else return part_of(unit) + (PLACE - SHARED_PLACES) * SUM_WORDS;
 }
-// Of shared memory for them.
-DEVICE u32 waiting_bytes(const WideArgs& args) { return args.whole_blocks > 0 || args.splits < SLICES ? SUM_WORDS * sizeof(Vec4f) : 0; }
+constexpr u32 OF_FIRST_MATRIX = LEVELS - HELD_LEVELS;
 
 DEVICE void store_sums(Vec4f* to, const Sums& acc) {
 #pragma unroll
@@ -97,28 +94,52 @@ DEVICE void load_sums(const Vec4f* from, Sums& acc) {
     }
 }
 
-// Sums of all splits, as pairs and pairs of pairs.
-DEVICE void gather_splits(const Vec4f* parts, u32 splits, Sums& acc) {
-    load_sums(parts, acc);
-    if (splits >= 2) add_sums(parts + SUM_WORDS, acc);
-#pragma unroll 1
-    for (u32 half = 2; half < splits; half *= 2) {
-        Sums rest, pair;
-        load_sums(parts + half * SUM_WORDS, rest);
-        add_sums(parts + (half + 1) * SUM_WORDS, rest);
-        if (half == 4) {
-            load_sums(parts + 6 * SUM_WORDS, pair);
-            add_sums(parts + 7 * SUM_WORDS, pair);
+typedef Sums Held[HELD_LEVELS > 0 ? HELD_LEVELS : 1];
+// Adds to the sums of slice `s` of a unit's `slices` those that wait for it, or has them wait for the next: a binary counter.
+template <u32 LEVEL = 0> DEVICE void meet_slices(const Unit& unit, u8* shared, u32 s, u32 slices, Held& held, Sums& acc) {
+    if constexpr (LEVEL < LEVELS) {
+        bool is_second = (s >> LEVEL & 1) != 0;
+        if constexpr (LEVEL < HELD_LEVELS) {
 #pragma unroll
             for (u32 ct = 0; ct < COLUMN_TILES; ct++)
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) rest[ct][i] += pair[ct][i];
+                for (u32 i = 0; i < 4; i++) {
+                    if (is_second) acc[ct][i] = held[LEVEL][ct][i] + acc[ct][i];
+                    else held[LEVEL][ct][i] = acc[ct][i];
+                }
+        } else {
+            Vec4f* at = sums_at<LEVEL - HELD_LEVELS>(unit, shared);
+            if (is_second) add_sums(at, acc);
+            else if (s + 1 < slices) store_sums(at, acc);
         }
-#pragma unroll
-        for (u32 ct = 0; ct < COLUMN_TILES; ct++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) acc[ct][i] += rest[ct][i];
+        if (is_second) meet_slices<LEVEL + 1>(unit, shared, s, slices, held, acc);
     }
+}
+
+// Sums of all splits, as pairs and pairs of pairs; all are on their way together.
+template <u32 SPLITS> DEVICE void gather(const Vec4f* parts, Sums& acc) {
+#pragma unroll
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+        Vec4f v[SPLITS];
+#pragma unroll
+        for (u32 i = 0; i < SPLITS; i++) v[i] = parts[i * SUM_WORDS + ct * THREADS + thread_index()];
+#pragma unroll
+        for (u32 apart = 1; apart < SPLITS; apart *= 2)
+#pragma unroll
+            for (u32 i = 0; i < SPLITS; i += 2 * apart) {
+                const Vec4f& other = v[i + apart];
+                v[i] = {v[i].x + other.x, v[i].y + other.y, v[i].z + other.z, v[i].w + other.w};
+            }
+        acc[ct][0] = v[0].x;
+        acc[ct][1] = v[0].y;
+        acc[ct][2] = v[0].z;
+        acc[ct][3] = v[0].w;
+    }
+}
+DEVICE void gather_splits(const Vec4f* parts, u32 splits, Sums& acc) {
+    if (splits == 2) gather<2>(parts, acc);
+    else if (splits == 4) gather<4>(parts, acc);
+    else gather<8>(parts, acc);
 }
 
 // Of a norm, what a warp's columns are multiplied with when they are summed up: of column `lane` and those 32 further.
@@ -160,7 +181,7 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
 
 // Calls `each` with column tile, number and place of a thread's outputs of column tiles `first..end`; i = 0..3 as in c of mma.h.
 template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
-    u32 row = unit.first_row + warp_index() % ROW_TILES * TILE_ROWS + lane_index() / 4;
+    u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
     u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
 #pragma unroll
     for (u32 ct = first; ct < end; ct++)
@@ -215,7 +236,7 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     }
     unit.out = job.out;
     unit.rows = job.rows;
-    unit.first_row = (row_block - job.first_block) * ROW_TILES * TILE_ROWS;
+    unit.first_row = (row_block - job.first_block) * ROW_WARPS * TILE_ROWS;
     u32 outputs = row_block * args.column_blocks + unit.column_block;
     unit.tickets = args.tickets + outputs * (THREADS / LANES);
     u32 of_whole = 3 * (unit.splits == 1 ? block_x() : args.whole_blocks > 0 ? grid_x() : 0);
@@ -224,11 +245,11 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
 }
 
 // Writes the outputs of a unit whose last sums are `acc`, or puts those down for the warp that comes last.
-DEVICE void put_out(const WideArgs& args, const Unit& unit, const Factors& factors, Sums& acc) {
+DEVICE void put_out(const WideArgs& args, const Unit& unit, u8* shared, const Factors& factors, Sums& acc) {
     Sums more = {};
     bool loads = EARLY_OUTPUTS && args.matrices == 1 && args.accumulate;
     if (unit.splits == 1) {
-        if (args.matrices == 2) load_sums(unit.parts + 2 * SUM_WORDS, more);
+        if (args.matrices == 2) load_sums(sums_at<OF_FIRST_MATRIX>(unit, shared), more);
         if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
     } else {
         store_sums(part_of(unit), acc);

@@ -1,6 +1,7 @@
 //! [`Driver`] over CUDA's driver API.
 
 mod call;
+mod clusters;
 mod context;
 mod facts;
 mod report;
@@ -79,6 +80,10 @@ impl Cuda {
         let device = facts::device(ordinal)?;
         let facts = facts::facts(device)?;
         let context = Context::of(device)?;
+        let facts = DeviceFacts {
+            clusters: clusters::clusters(&context, &facts)?,
+            ..facts
+        };
         let stream = context.stream()?;
         let state = Mutex::new(State {
             staging: Staging::new(&context)?,

@@ -37,6 +37,9 @@ pub(crate) struct Function(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Graph(pub u64);
 
+/// Thread blocks of a cluster.
+pub const CLUSTERS: [u32; 2] = [2, 4];
+
 /// What is known of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceFacts {
@@ -52,6 +55,8 @@ pub struct DeviceFacts {
     pub memory_bytes: u64,
     /// Bytes of shared memory that a block can ask for.
     pub shared_bytes_per_block: u32,
+    /// Clusters of [`CLUSTERS`] thread blocks, with a multiprocessor for each block, that run at a time; 0: it has none.
+    pub clusters: [u32; CLUSTERS.len()],
     /// Same in every process and container, unlike the ordinal.
     pub uuid: [u8; 16],
 }

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 
 use crate::error::DeviceError;
 use crate::gpu::cuda::call::{check, init, version_text};
-use crate::gpu::driver::DeviceFacts;
+use crate::gpu::driver::{CLUSTERS, DeviceFacts};
 
 /// Devices that this process sees.
 pub(super) fn count() -> Result<usize, DeviceError> {
@@ -47,7 +47,7 @@ pub(super) fn overlaps_kernels(device: CUdevice) -> Result<bool, DeviceError> {
     Ok(major >= 9 && init()? >= 12_040)
 }
 
-/// What is known of a device without using it.
+/// What is known of a device without using it: all but its clusters.
 pub(super) fn facts(device: CUdevice) -> Result<DeviceFacts, DeviceError> {
     let major = attribute(
         device,
@@ -75,6 +75,7 @@ pub(super) fn facts(device: CUdevice) -> Result<DeviceFacts, DeviceError> {
             device,
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         )?,
+        clusters: [0; CLUSTERS.len()],
         uuid: uuid(device)?,
     })
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
-use crate::gpu::linear::wide::shapes::{FED_TILES, PAIR_TILES, group_tiles};
+use crate::gpu::linear::wide::shapes::{FED_TILES, group_tiles};
 use crate::gpu::linear::work::{Activations, COLUMNS, Job, LINE_BYTES, MAX_JOBS, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
@@ -22,12 +22,6 @@ const GROUP_WARPS: usize = 4;
 const STEP_COLS: usize = 256;
 const FLOAT_STEP_COLS: usize = 64;
 const FED_FLOAT_STEP_COLS: usize = 128;
-
-/// Weights of a call, and inputs, from which on the kernel of few rows is slower with more than a column tile, if scales are of 32 inputs: such
-/// rows do not stay in L1. An H200 with 16 rows and Q8_0 (docs/performance.md, "Products"): 89 million weights 46.7 to 34.4 us, 21 and 31
-/// million the same.
-const FASTER_WEIGHTS: usize = 64 << 20;
-const FASTER_COLS: usize = 5120;
 
 /// See gpu/matmul_wide.cu.
 #[derive(Clone, Copy)]
@@ -56,8 +50,6 @@ pub(in crate::gpu) struct Wide {
     pub fed: bool,
     /// Four warps multiply together.
     pub grouped: bool,
-    /// Gate and up at once, by one half of the warps each.
-    pub paired: bool,
     /// Column tiles of a warp.
     column_tiles: usize,
     row_warps: usize,
@@ -71,6 +63,10 @@ pub(in crate::gpu) struct Wide {
     pub whole_blocks: usize,
     pub matrices: usize,
     pub column_blocks: usize,
+    /// Where the sums of slices wait for their neighbours' where they are fed: places in shared memory.
+    shared_places: usize,
+    /// Blocks of a cluster, which have the splits of the same outputs; 1: sums of splits meet in memory.
+    cluster: usize,
     pub shared_bytes: usize,
 }
 
@@ -108,7 +104,6 @@ impl fmt::Display for Wide {
         let Self {
             fed,
             grouped,
-            paired,
             column_tiles,
             row_warps,
             column_warps,
@@ -116,14 +111,18 @@ impl fmt::Display for Wide {
             resident,
             splits,
             column_blocks,
+            cluster,
             ..
         } = self;
-        let of_rest = if self.is_mixed() { " of the rest" } else { "" };
-        let together = match (grouped, paired, fed) {
-            (true, ..) => "groups, ",
-            (false, true, _) => "pairs, ",
-            (false, false, true) => "fed, ",
-            (false, false, false) => "",
+        let of_rest = match (self.is_mixed(), *cluster > 1) {
+            (true, _) => " of the rest",
+            (_, true) => " in clusters",
+            _ => "",
+        };
+        let together = match (grouped, fed) {
+            (true, _) => "groups, ",
+            (false, true) => "fed, ",
+            (false, false) => "",
         };
         write!(
             f,
@@ -134,14 +133,12 @@ impl fmt::Display for Wide {
 }
 
 impl Wide {
-    /// Whether rows that are few enough for gpu/matmul.cu are better off here.
+    /// Whether rows that are few enough for gpu/matmul.cu are better off here: quants with more than a column tile of them, which do not stay
+    /// in L1. An H200 with 16 rows (docs/performance.md, "Products").
     pub(super) fn is_faster(work: &Work<'_>, facts: &DeviceFacts) -> bool {
-        let weights = work.matrices * work.cols * work.heights.iter().sum::<usize>();
         Self::are_fed(facts)
             && work.num_rows > COLUMNS
-            && work.cols >= FASTER_COLS
-            && weights >= FASTER_WEIGHTS
-            && dtypes(work.types).all(|dtype| Form::of(dtype) == Form::By32)
+            && dtypes(work.types).all(|dtype| Form::of(dtype) != Form::Floats)
     }
 
     /// The cheapest of those that fit on the device; none where nothing fits.
@@ -176,11 +173,7 @@ impl Wide {
 
     /// Rows of a matrix that a block takes.
     pub(super) fn block_rows(&self) -> usize {
-        self.row_warps / self.matrices_at_once() * TILE_ROWS
-    }
-
-    fn matrices_at_once(&self) -> usize {
-        if self.paired { 2 } else { 1 }
+        self.row_warps * TILE_ROWS
     }
 
     /// Columns of all blocks together.
@@ -218,8 +211,7 @@ impl Wide {
 
     /// Units of work that are whole, where both matrices are one, and those that are not.
     fn units_of(&self, row_blocks: usize) -> [usize; 2] {
-        let in_turn = self.matrices / self.matrices_at_once();
-        let split = (row_blocks - self.whole_blocks) * self.splits * in_turn;
+        let split = (row_blocks - self.whole_blocks) * self.splits * self.matrices;
         [self.whole_blocks, split].map(|units| units * self.column_blocks)
     }
 
@@ -268,7 +260,8 @@ impl Wide {
         let mut defines = if self.fed {
             vec![
                 define("GROUPED", usize::from(self.grouped)),
-                define("PAIRED", usize::from(self.paired)),
+                define("SHARED_PLACES", self.shared_places),
+                define("CLUSTER", self.cluster),
             ]
         } else {
             vec![define("COLUMN_WARPS", self.column_warps)]
@@ -293,7 +286,6 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
     let shape = |column_tiles, row_warps, column_warps, resident| Wide {
         fed: false,
         grouped: false,
-        paired: false,
         column_tiles,
         row_warps,
         column_warps,
@@ -303,6 +295,8 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         whole_blocks: 0,
         matrices: 1,
         column_blocks: 1,
+        shared_places: 1,
+        cluster: 1,
         shared_bytes: 0,
     };
     let by_warps = [(3, 8, 1, 3), (8, 8, 1, 2), (8, 8, 2, 1)]
@@ -311,12 +305,6 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         fed: true,
         ..shape(tiles, threads / 32, 1, 1)
     });
-    let pairs = PAIR_TILES.map(|(tiles, threads)| Wide {
-        fed: true,
-        paired: true,
-        ..shape(tiles, threads / 32, 1, 1)
-    });
-    let pairs = pairs.iter().filter(|_| types.is_power_of_two());
     let are_able = can_be_in_groups(types);
     let in_groups = group_tiles(types).iter().filter(|_| are_able);
     let in_groups = in_groups.map(|&(tiles, threads)| Wide {
@@ -325,7 +313,16 @@ pub(super) fn sources(types: u32) -> Vec<Source> {
         ..shape(tiles, threads / 32, 1, 1)
     });
     let in_groups: Vec<Wide> = in_groups.collect();
-    let shapes = by_warps.iter().chain(&fed).chain(pairs).chain(&in_groups);
+    let clustered = Wide {
+        fed: true,
+        cluster: 4,
+        ..shape(3, 11, 1, 1)
+    };
+    let shapes = by_warps
+        .iter()
+        .chain(&fed)
+        .chain(&in_groups)
+        .chain([&clustered]);
     shapes.map(|shape| shape.source(types)).collect()
 }
 
@@ -334,14 +331,18 @@ mod tests {
     use super::*;
     use crate::gpu::linear::work::{Shape, facts};
 
+    fn hopper() -> DeviceFacts {
+        DeviceFacts {
+            arch: "sm_90a".to_owned(),
+            clusters: [66, 32],
+            ..facts(132, 227)
+        }
+    }
+
     /// Every number of rows has a shape on every chip that takes them all and fits.
     #[test]
     fn shapes_take_all_rows_and_fit() {
-        let hopper = DeviceFacts {
-            arch: "sm_90a".to_owned(),
-            ..facts(132, 227)
-        };
-        for facts in [hopper, facts(132, 227), facts(82, 99), facts(40, 64)] {
+        for facts in [hopper(), facts(132, 227), facts(82, 99), facts(40, 64)] {
             for dtype in DType::ALL {
                 for num_rows in (9..200).chain([512, 4096]) {
                     let what = format!("{dtype}, {num_rows} rows, {facts:?}");
@@ -364,34 +365,47 @@ mod tests {
         }
     }
 
-    /// The large matrices of a 27B's draft, in Q8_0, with a draft block's rows.
-    #[test]
-    fn a_drafts_large_products_are_fed() {
-        let hopper = DeviceFacts {
-            arch: "sm_90a".to_owned(),
-            ..facts(132, 227)
+    fn shape_of(dtype: DType, num_rows: usize, cols: usize, facts: &DeviceFacts) -> Shape {
+        let work = Work {
+            num_rows,
+            heights: &[5120],
+            cols,
+            matrices: 1,
+            types: 1 << dtype.ggml_id(),
         };
-        let is_fed = |dtype: DType, num_rows, height, cols, matrices, facts: &DeviceFacts| {
-            let work = Work {
-                num_rows,
-                heights: &[height],
-                cols,
-                matrices,
-                types: 1 << dtype.ggml_id(),
-            };
-            match Shape::of(&work, facts).expect("a shape") {
+        Shape::of(&work, facts).expect("a shape")
+    }
+
+    #[test]
+    fn quants_are_fed_with_more_rows_than_a_tile() {
+        let is_fed =
+            |dtype, num_rows, facts: &DeviceFacts| match shape_of(dtype, num_rows, 4096, facts) {
                 Shape::Narrow(_) => false,
                 Shape::Wide(shape) => shape.fed,
+            };
+        assert!(is_fed(DType::Q8_0, 16, &hopper()));
+        assert!(!is_fed(DType::Q8_0, 8, &hopper()));
+        assert!(is_fed(DType::Q6K, 16, &hopper()));
+        assert!(!is_fed(DType::Q8_0, 16, &facts(132, 227)));
+    }
+
+    /// `down` of a 27B with a tree's rows, where as many clusters run at a time as it needs.
+    #[test]
+    fn splits_meet_in_clusters_that_run_at_a_time() {
+        let clusters = |counts| {
+            let facts = DeviceFacts {
+                clusters: counts,
+                ..hopper()
+            };
+            match shape_of(DType::Q4K, 23, 17408, &facts) {
+                Shape::Narrow(shape) => panic!("{shape:?}"),
+                Shape::Wide(shape) => (shape.cluster, shape.row_blocks(&[5120])),
             }
         };
-        for (height, cols, matrices) in [(17408, 5120, 2), (5120, 17408, 1), (5120, 25600, 1)] {
-            assert!(is_fed(DType::Q8_0, 16, height, cols, matrices, &hopper));
-            assert!(!is_fed(DType::Q8_0, 8, height, cols, matrices, &hopper));
-            assert!(!is_fed(DType::Q6K, 16, height, cols, matrices, &hopper));
-            let older = facts(132, 227);
-            assert!(!is_fed(DType::Q8_0, 16, height, cols, matrices, &older));
-        }
-        assert!(!is_fed(DType::Q8_0, 16, 5120, 4096, 1, &hopper));
-        assert!(!is_fed(DType::Q8_0, 16, 248_320, 1024, 1, &hopper));
+        let (size, blocks) = clusters([66, 30]);
+        assert_eq!(size, 4);
+        assert!(blocks <= 30, "{blocks}");
+        assert_ne!(clusters([66, 16]).0, 4);
+        assert_eq!(clusters([0, 0]).0, 1);
     }
 }

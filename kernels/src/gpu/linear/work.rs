@@ -319,6 +319,7 @@ pub(super) fn facts(multiprocessors: u32, shared_kib: u32) -> DeviceFacts {
         multiprocessors,
         memory_bytes: 0,
         shared_bytes_per_block: shared_kib << 10,
+        clusters: [0; 2],
         uuid: [0; 16],
     }
 }

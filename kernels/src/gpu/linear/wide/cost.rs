@@ -30,33 +30,35 @@ struct Fed {
     line: usize,
     /// Of a unit: its first step and its last sums, while another block of the multiprocessor goes on.
     unit: usize,
-    /// Until the sums of splits are together, and for each column tile of a warp.
+    /// Until the sums of splits are together in memory, and for each column tile of a warp.
     meet: usize,
     meet_tile: usize,
 }
+/// The same in a cluster, for each column tile of a warp.
+const CLUSTER_TILE: usize = 20;
 /// Of quants with a scale for 256 inputs, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 23 to 512
-/// rows on an H100: the shapes that are chosen so take 1 % more than the best ones (docs/performance.md, "Products").
+/// rows on an H200: the shapes that are chosen so take 0.7 % more than the best ones (docs/performance.md, "Products").
 const QUANTS: Fed = Fed {
-    step: 0,
-    warp: 50,
-    by_16: 84,
-    tile: 41,
+    step: 30,
+    warp: 51,
+    by_16: 53,
+    tile: 38,
     line: 0,
-    unit: 4500,
-    meet: 0,
-    meet_tile: 110,
+    unit: 3100,
+    meet: 5900,
+    meet_tile: 20,
 };
 const GROUPED_QUANTS: Fed = Fed {
-    step: 400,
-    warp: 115,
-    by_16: 80,
-    tile: 15,
+    step: 0,
+    warp: 175,
+    by_16: 50,
+    tile: 12,
     line: 0,
-    unit: 13400,
+    unit: 4000,
     meet: 0,
-    meet_tile: 100,
+    meet_tile: 210,
 };
-/// With a scale for 32 inputs, as once fitted to all quants on an H200.
+/// With a scale for 32 inputs, as once fitted to all quants on an H200, but for sums of splits.
 const QUANTS_BY_32: Fed = Fed {
     step: 450,
     warp: 0,
@@ -64,20 +66,16 @@ const QUANTS_BY_32: Fed = Fed {
     tile: 45,
     line: 1,
     unit: 2900,
-    meet: 200,
-    meet_tile: 220,
+    ..QUANTS
 };
-/// The same of floats; tiles count for each product of a term of the weights and one of the activations. With these the chosen shapes take 3 %
-/// more than the best ones over the matrices of a 0.8B in BF16 (the mean of logarithms; docs/performance.md, "Floats of 16 bits").
+/// The same of floats; tiles count for each product of a term of the weights and one of the activations. With these, but for sums of splits, the
+/// chosen shapes take 3 % more than the best ones over the matrices of a 0.8B in BF16 (the mean of logarithms; docs/performance.md, "Floats of
+/// 16 bits").
 const FLOATS: Fed = Fed {
     step: 2100,
-    warp: 0,
-    by_16: 0,
     tile: 29,
-    line: 1,
     unit: 5000,
-    meet: 200,
-    meet_tile: 160,
+    ..QUANTS_BY_32
 };
 const GROUPED_FLOATS: Fed = Fed {
     warp: 72,
@@ -92,7 +90,7 @@ impl Wide {
     /// Clocks of the busiest multiprocessor, roughly.
     pub(in crate::gpu::linear) fn cost(&self, work: &Work<'_>, multiprocessors: usize) -> usize {
         let steps = work.cols.div_ceil(STEP_COLS);
-        let in_turn = work.matrices / self.matrices_at_once();
+        let in_turn = work.matrices;
         let [whole, split] = self.units_of(self.row_blocks(work.heights));
         let of_whole = self.cost_of(work, whole.div_ceil(multiprocessors), steps * in_turn, 1);
         let steps = steps.div_ceil(self.splits);
@@ -169,9 +167,10 @@ impl Wide {
         // Some of it a quarter of the multiprocessor has to itself, and one of them has the most warps.
         let slowest = (warps + warps.next_multiple_of(4)) * of_warp / 2;
         let step = fed.step + slowest + bytes / LINE_BYTES * fed.line;
-        let parts = match splits {
-            1 => 0,
-            _ => fed.meet + fed.meet_tile * warps * self.column_tiles,
+        let parts = match (splits, self.cluster) {
+            (1, _) => 0,
+            (_, 1) => fed.meet + fed.meet_tile * warps * self.column_tiles,
+            _ => CLUSTER_TILE * warps * self.column_tiles,
         };
         steps * step.max(bytes / SHARE_BYTES) + parts + fed.unit / together
     }

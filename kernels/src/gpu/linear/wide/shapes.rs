@@ -2,7 +2,7 @@
 
 use tensor::DType;
 
-use crate::gpu::driver::DeviceFacts;
+use crate::gpu::driver::{CLUSTERS, DeviceFacts};
 use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
 use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes};
 use crate::gpu::matrix::Form;
@@ -29,27 +29,34 @@ const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
 pub(super) const FED_TILES: [(usize, usize); 6] =
     [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
 const MAX_FED_TILES: [usize; 2] = [8, 4];
-/// The same where gate and up go at once. With more column tiles, groups were faster than two such blocks of columns.
-pub(super) const PAIR_TILES: [(usize, usize); 3] = [(2, 640), (3, 640), (4, 640)];
-/// As many as a multiprocessor holds: with fewer, small matrices were slower than by warps that take both in turn.
-const PAIR_ROW_WARPS: [usize; 3] = [16, 18, 20];
 /// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors. Of those in between, with the matrices of a
 /// 27B and 16 to 32 rows on an H200, 5 and 7 were as fast as 6 (within 2 %) or slower, and 9 slower than 10.
 const FED_ROW_WARPS: [usize; 10] = [4, 6, 8, 10, 11, 12, 14, 16, 18, 20];
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
 const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
+const FEW_STAGES: usize = 3;
 const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
-/// The same where a warp feeds the others, and whether it is only the rest that is split; with 8 for that, sums take longer to meet than
-/// is won (docs/performance.md, "Steps of trees").
-const FED_SPLITS: [(usize, bool); 6] = [
-    (1, false),
-    (2, false),
-    (4, false),
-    (8, false),
-    (2, true),
-    (4, true),
+/// How splits of the inputs of units that are fed meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meeting {
+    InMemory,
+    /// The same, and only the rest is split.
+    OfRest,
+    /// In the shared memory of a cluster of thread blocks.
+    InClusters,
+}
+/// The same where a warp feeds the others. With 8 of the rest sums take longer to meet than is won (docs/performance.md, "Steps of trees").
+const FED_SPLITS: [(usize, Meeting); 8] = [
+    (1, Meeting::InMemory),
+    (2, Meeting::InMemory),
+    (4, Meeting::InMemory),
+    (8, Meeting::InMemory),
+    (2, Meeting::OfRest),
+    (4, Meeting::OfRest),
+    (2, Meeting::InClusters),
+    (4, Meeting::InClusters),
 ];
 /// Threads of a multiprocessor, at 128 registers each.
 const RESIDENT_THREADS: usize = 512;
@@ -144,8 +151,9 @@ impl Wide {
                     .flat_map(move |&warps| FED_SPLITS.map(|splits| (grouped, most, warps, splits)))
             })
         });
-        let choices = choices.filter(move |(.., (_, mixed))| can_mix || !mixed);
-        let choices = choices.filter_map(|(grouped, most, row_warps, (splits, mixed))| {
+        let choices =
+            choices.filter(move |(.., (_, meeting))| can_mix || *meeting != Meeting::OfRest);
+        choices.filter_map(|(grouped, most, row_warps, (splits, meeting))| {
             let known = if grouped {
                 group_tiles(work.types)
             } else {
@@ -157,28 +165,18 @@ impl Wide {
                 splits,
                 ..Self::unfitted(work)
             };
-            shape.fitted_to_columns(work, (most, known), mixed, facts)
-        });
-        let are_pairs = is_able && work.matrices == 2 && work.types.is_power_of_two();
-        let pairs = PAIR_ROW_WARPS.iter().filter(move |_| are_pairs);
-        let pairs = pairs.filter_map(|&row_warps| {
-            let shape = Self {
-                paired: true,
-                row_warps,
-                ..Self::unfitted(work)
-            };
-            shape.fitted_to_columns(work, (usize::MAX, &PAIR_TILES), false, facts)
-        });
-        choices.chain(pairs)
+            shape.fitted_to_columns(work, (most, known), meeting, facts)
+        })
     }
 
-    /// One of those that are fed, with as many of the `known` column tiles as its blocks need that take at most `most`. `mixed`: units
-    /// are whole as long as every block has one at a time, and only the rest is split; none where nothing is left or nothing is whole.
+    /// One of those that are fed, with as many of the `known` column tiles as its blocks need that take at most `most`. Where only the rest
+    /// is split, units are whole as long as every block has one at a time; none where nothing is left or nothing is whole. In clusters
+    /// all splits of the same outputs run at a time; none where they cannot.
     fn fitted_to_columns(
         self,
         work: &Work<'_>,
         (most, known): (usize, &[(usize, usize)]),
-        mixed: bool,
+        meeting: Meeting,
         facts: &DeviceFacts,
     ) -> Option<Self> {
         let tiles = work.num_rows.div_ceil(COLUMNS);
@@ -191,8 +189,17 @@ impl Wide {
             column_blocks,
             ..self
         };
-        if !mixed {
-            return shape.fitted(work, threads, facts);
+        match meeting {
+            Meeting::InMemory => return shape.fitted(work, threads, facts),
+            Meeting::InClusters => {
+                let cluster = shape.splits;
+                let shape = Self { cluster, ..shape }.fitted(work, threads, facts)?;
+                let known = CLUSTERS.iter().position(|&size| size as usize == cluster)?;
+                let at_once = facts.clusters[known] as usize * shape.resident;
+                let fits = shape.row_blocks(work.heights) <= at_once;
+                return (fits && work.matrices == 1 && column_blocks == 1).then_some(shape);
+            }
+            Meeting::OfRest => {}
         }
         // With memory for the sums of slices.
         let whole = Self { splits: 1, ..shape }.fitted(work, threads, facts)?;
@@ -211,7 +218,6 @@ impl Wide {
         Self {
             fed: false,
             grouped: false,
-            paired: false,
             column_tiles: 1,
             row_warps: 1,
             column_warps: 1,
@@ -221,6 +227,8 @@ impl Wide {
             whole_blocks: 0,
             matrices: work.matrices,
             column_blocks: 1,
+            shared_places: 0,
+            cluster: 1,
             shared_bytes: 0,
         }
     }
@@ -236,12 +244,7 @@ impl Wide {
             self.row_warps * row + self.column_warps * self.column_tiles * column
         };
         let stage = dtypes(work.types).map(stage).max()?;
-        let waiting = if self.splits < SLICES {
-            self.column_tiles * threads * 16
-        } else {
-            0
-        };
-        let room = facts.shared_bytes_per_block as usize;
+        let room = facts.shared_bytes_per_block as usize + 1024;
         // Each block of those that are fed has its feeders.
         let full = match self.fed {
             true if self.row_warps > 4 => 1,
@@ -257,25 +260,50 @@ impl Wide {
             true => (stage.next_multiple_of(LINE_BYTES), LINE_BYTES),
             false => (stage, 0),
         };
-        let bytes = |stages: usize| barriers + waiting + stages * stage;
-        let fits = |(resident, stages): &(usize, usize)| {
-            resident * (bytes(*stages) + own + RESERVED_BYTES) <= room + 1024
+        let place = self.column_tiles * threads * 16;
+        // A cluster's sums have a place of their own, and a counter for each warp.
+        let (inbox, own) = match self.cluster {
+            1 => (0, own),
+            _ => (place, own + threads / 32 * 8),
         };
+        let [least, most] = self.places_of_sums(work.types);
         let options = [full.max(1), (full / 2).max(1), 1];
         let known: &[usize] = if self.fed { &FED_STAGES } else { &STAGES };
-        let mut options = options
+        let options = options
             .iter()
             .flat_map(|&r| known.iter().map(move |&stages| (r, stages)));
-        let (resident, stages) = options.find(fits)?;
-        Some(Self {
-            stages,
-            resident,
-            shared_bytes: bytes(stages),
-            whole_blocks: match self.splits {
-                1 => self.row_blocks(work.heights),
-                _ => 0,
-            },
-            ..self
+        options.into_iter().find_map(|(resident, stages)| {
+            let bytes = barriers + inbox + stages * stage;
+            let left = (room / resident).checked_sub(bytes + own + RESERVED_BYTES)?;
+            let shared_places = most.min(left / place);
+            // More than a few stages only where they take no place from sums.
+            let needed = if stages > FEW_STAGES { most } else { least };
+            (shared_places >= needed).then(|| Self {
+                stages,
+                resident,
+                shared_places,
+                shared_bytes: bytes + shared_places * place,
+                whole_blocks: match self.splits {
+                    1 => self.row_blocks(work.heights),
+                    _ => 0,
+                },
+                ..self
+            })
         })
+    }
+
+    /// Places in shared memory where sums wait, at least and at most: see `sums_at` in gpu/wide.h.
+    fn places_of_sums(&self, types: u32) -> [usize; 2] {
+        let are_floats = dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats);
+        // In registers.
+        let held = usize::from(self.grouped && are_floats);
+        let slices = SLICES / self.splits;
+        let levels = (slices.ilog2() as usize).saturating_sub(held);
+        if !self.fed {
+            return [levels.min(1); 2];
+        }
+        let least = if held == 0 { levels.min(1) } else { 0 };
+        let of_first_matrix = usize::from(self.matrices == 2 && slices == SLICES);
+        [least, levels + of_first_matrix]
     }
 }

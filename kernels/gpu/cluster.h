@@ -1,5 +1,4 @@
-// Thread blocks of a cluster, which run at the same time and write into each other's shared memory (sm_90 on). CLUSTER: how many they are,
-// one after another.
+// Thread blocks of a cluster, which run at the same time and write into each other's shared memory (sm_90 on).
 #pragma once
 #include "arch.h"
 

@@ -1,8 +1,8 @@
 // What matmul_wide.cu computes, to the bit, where one warp of a thread block feeds the others (ring.h).
 //
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
-// unit to the next, and nobody else waits for anybody.
-// CLUSTER: more than 1: so many blocks have the splits of the same outputs, a unit each, and sum them up among themselves; of one matrix.
+// unit to the next, and nobody else waits for anybody but for a turn (grouped.h) or for the sums of a cluster (CLUSTER).
+// CLUSTER: blocks of a cluster; more than 1: they have the splits of the same outputs, a unit each, of one matrix, and sum them up among themselves.
 // TYPES: bit mask of the types in use. GROUPED: all of 256 inputs or all floats of 16 bits, and every four warps multiply together, as grouped.h has it.
 #ifndef TYPES
 #define TYPES (1 << 12)

@@ -35,6 +35,7 @@ const FED_ROW_WARPS: [usize; 10] = [4, 6, 8, 10, 11, 12, 14, 16, 18, 20];
 /// With 10, matrices of 5120 rows are dealt evenly to the 132 multiprocessors of an H200.
 const ROW_WARPS: [usize; 3] = [8, 4, 10];
 const STAGES: [usize; 2] = [3, 2];
+/// As many come before places for sums where there is not room for all.
 const FEW_STAGES: usize = 3;
 const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
@@ -269,14 +270,13 @@ impl Wide {
         let [least, most] = self.places_of_sums(work.types);
         let options = [full.max(1), (full / 2).max(1), 1];
         let known: &[usize] = if self.fed { &FED_STAGES } else { &STAGES };
-        let options = options
+        let mut options = options
             .iter()
             .flat_map(|&r| known.iter().map(move |&stages| (r, stages)));
-        options.into_iter().find_map(|(resident, stages)| {
+        options.find_map(|(resident, stages)| {
             let bytes = barriers + inbox + stages * stage;
             let left = (room / resident).checked_sub(bytes + own + RESERVED_BYTES)?;
             let shared_places = most.min(left / place);
-            // More than a few stages only where they take no place from sums.
             let needed = if stages > FEW_STAGES { most } else { least };
             (shared_places >= needed).then(|| Self {
                 stages,

@@ -1,31 +1,70 @@
 // Thread blocks of a cluster, which run at the same time and write into each other's shared memory (sm_90 on).
+//
+// All threads of all blocks pass `arrive_at_cluster` before any passes `wait_for_cluster`, once: after that what each block had made ready may be
+// written to.
+//
+// An inbox has words that come from blocks of the cluster, counted by a barrier, once: one thread begins it before all that have to do with it
+// meet, and one says how many bytes come; `of_block` is another block's, and `send` puts a value into word `at`.
 #pragma once
 #include "arch.h"
 
-// Passed by all threads of all blocks before any waits; after that what each block had made ready may be written to.
+#if ON_HOST
+DEVICE void arrive_at_cluster() {
+    emulation::in_cluster_arrived++;
+    emulation::progress = true;
+}
+DEVICE void wait_for_cluster() {
+    while (emulation::in_cluster_arrived < emulation::IN_CLUSTER * emulation::num_threads) emulation::let_others_run();
+}
+
+struct Inbox {
+    static constexpr i64 NOT_EXPECTED = 1ll << 40;
+    u8* words;
+    // Bytes that have come, less those that are expected.
+    i64* balance;
+
+    static DEVICE_MEMBER Inbox at(u8* words, u64& counter) { return {words, reinterpret_cast<i64*>(&counter)}; }
+    DEVICE_MEMBER void begin() { *balance = NOT_EXPECTED; }
+    DEVICE_MEMBER void expect(u32 bytes) { *balance -= NOT_EXPECTED + bytes; }
+    DEVICE_MEMBER Inbox of_block(u32 block) const {
+        emulation::Block& other = emulation::blocks[block];
+        if (&other == emulation::own) return *this;
+        u8* counter = reinterpret_cast<u8*>(balance);
+        return {other.shared + (words - emulation::own->shared), reinterpret_cast<i64*>(other.kept + (counter - emulation::__start_block_memory))};
+    }
+    DEVICE_MEMBER void send(u32 at, float value) const {
+        memcpy(words + 4 * at, &value, 4);
+        *balance += 4;
+        emulation::progress = true;
+    }
+    DEVICE_MEMBER void wait_until_full() {
+        while (*balance != 0) emulation::let_others_run();
+    }
+    DEVICE_MEMBER float word(u32 at) const {
+        float value;
+        memcpy(&value, words + 4 * at, 4);
+        return value;
+    }
+};
+#else
 DEVICE void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-// Words that come from blocks of the cluster, counted by a barrier: once.
 struct Inbox {
     // In shared memory.
     u32 words, barrier;
 
     static DEVICE_MEMBER Inbox at(u8* words, u64& counter) { return {shared_place(words), shared_place(reinterpret_cast<u8*>(&counter))}; }
-    // One thread, before all that have to do with it meet.
     DEVICE_MEMBER void begin() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory"); }
-    // One thread says how many bytes come.
     DEVICE_MEMBER void expect(u32 bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     }
-    // The same of another block.
     DEVICE_MEMBER Inbox of_block(u32 block) const { return {there(words, block), there(barrier, block)}; }
     static DEVICE_MEMBER u32 there(u32 place, u32 block) {
         u32 place_there;
         asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place_there) : "r"(place), "r"(block));
         return place_there;
     }
-    // A value to word `at`.
     DEVICE_MEMBER void send(u32 at, float value) const {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
             ::"r"(words + 4 * at), "r"(f32_to_bits(value)), "r"(barrier) : "memory");
@@ -41,3 +80,4 @@ struct Inbox {
         return value;
     }
 };
+#endif

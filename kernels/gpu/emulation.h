@@ -1,4 +1,5 @@
-// Kernels on the host: every thread of a block is a fiber. Blocks run one after another or, where a launch asks for it, by turns.
+// Kernels on the host: every thread of a block is a fiber. Blocks run one after another or, where a launch asks for it and in a cluster,
+// by turns. CLUSTER: blocks of a cluster, of all kernels of the module.
 //
 // It is slow, but it runs the very sources of the kernels where there is no GPU: indices, layouts, reductions and launches are
 // tested with it, and what blocks say to each other. It shows no race, except that of blocks that take turns of uneven length
@@ -23,12 +24,19 @@
     static void name##_body(const Args& args)
 #define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 #define KERNEL_AHEAD(name, Args, threads, blocks) KERNEL(name, Args, threads)
+#define KERNEL_CLUSTERED(name, Args, threads, blocks, cluster) KERNEL(name, Args, threads)
 
 namespace emulation {
 
 constexpr u32 MAX_THREADS = 1024;
 // That take turns.
 constexpr u32 MAX_BLOCKS = 4;
+#ifdef CLUSTER
+constexpr u32 IN_CLUSTER = CLUSTER;
+#else
+constexpr u32 IN_CLUSTER = 1;
+#endif
+static_assert(IN_CLUSTER <= MAX_BLOCKS, "blocks of a cluster take turns");
 constexpr u64 STACK_BYTES = 256 * 1024;
 constexpr u64 SHARED_BYTES = 256 * 1024;
 constexpr u32 EXCHANGE_WORDS = 16;
@@ -68,6 +76,8 @@ static Fiber* current;
 static u32 num_threads;
 static void* scheduler_pointer;
 static u32 grid[3];
+// Threads of the cluster that have come to its barrier.
+static u32 in_cluster_arrived;
 // Since the last look: whether a thread got further, or looked at memory that another may change.
 static bool progress, has_looked;
 // Whether the other blocks are to have their turns first, whatever this one could do.
@@ -287,7 +297,7 @@ static void run_blocks(u32 count) {
 extern "C" void emulation_launch(
     void (*kernel)(const void*), const u32* grid, u32 threads, u32 shared_bytes, const void* args, u32 together) {
     using namespace emulation;
-    if (threads == 0 || threads > MAX_THREADS || shared_bytes > SHARED_BYTES || (together && grid[0] > MAX_BLOCKS)) {
+    if (threads == 0 || threads > MAX_THREADS || shared_bytes > SHARED_BYTES || (together && grid[0] > MAX_BLOCKS) || grid[0] % IN_CLUSTER != 0) {
         fprintf(stderr, "emulation: %u threads, %u bytes of shared memory, %u blocks\n", threads, shared_bytes, grid[0]);
         abort();
     }
@@ -301,9 +311,10 @@ extern "C" void emulation_launch(
     }
     for (u32 z = 0; z < grid[2]; z++)
         for (u32 y = 0; y < grid[1]; y++)
-            for (u32 x = 0; x < grid[0]; x++) {
-                begin(blocks[0], x, y, z, shared_bytes);
-                run_blocks(1);
+            for (u32 x = 0; x < grid[0]; x += IN_CLUSTER) {
+                in_cluster_arrived = 0;
+                for (u32 i = 0; i < IN_CLUSTER; i++) begin(blocks[i], x + i, y, z, shared_bytes);
+                run_blocks(IN_CLUSTER);
             }
 }
 

@@ -14,7 +14,7 @@ DEVICE void arrive_at_cluster() {
     emulation::progress = true;
 }
 DEVICE void wait_for_cluster() {
-    while (emulation::in_cluster_arrived < emulation::IN_CLUSTER * emulation::num_threads) emulation::let_others_run();
+    while (emulation::in_cluster_arrived < CLUSTER * emulation::num_threads) emulation::let_others_run();
 }
 
 struct Inbox {

@@ -31,12 +31,10 @@ namespace emulation {
 constexpr u32 MAX_THREADS = 1024;
 // That take turns.
 constexpr u32 MAX_BLOCKS = 4;
-#ifdef CLUSTER
-constexpr u32 IN_CLUSTER = CLUSTER;
-#else
-constexpr u32 IN_CLUSTER = 1;
+#ifndef CLUSTER
+#define CLUSTER 1
 #endif
-static_assert(IN_CLUSTER <= MAX_BLOCKS, "blocks of a cluster take turns");
+static_assert(CLUSTER <= MAX_BLOCKS, "blocks of a cluster take turns");
 constexpr u64 STACK_BYTES = 256 * 1024;
 constexpr u64 SHARED_BYTES = 256 * 1024;
 constexpr u32 EXCHANGE_WORDS = 16;
@@ -297,7 +295,7 @@ static void run_blocks(u32 count) {
 extern "C" void emulation_launch(
     void (*kernel)(const void*), const u32* grid, u32 threads, u32 shared_bytes, const void* args, u32 together) {
     using namespace emulation;
-    if (threads == 0 || threads > MAX_THREADS || shared_bytes > SHARED_BYTES || (together && grid[0] > MAX_BLOCKS) || grid[0] % IN_CLUSTER != 0) {
+    if (threads == 0 || threads > MAX_THREADS || shared_bytes > SHARED_BYTES || (together && grid[0] > MAX_BLOCKS) || grid[0] % CLUSTER != 0) {
         fprintf(stderr, "emulation: %u threads, %u bytes of shared memory, %u blocks\n", threads, shared_bytes, grid[0]);
         abort();
     }
@@ -305,16 +303,13 @@ extern "C" void emulation_launch(
     entry_args = args;
     num_threads = threads;
     for (u32 i = 0; i < 3; i++) emulation::grid[i] = grid[i];
-    if (together) {
-        for (u32 x = 0; x < grid[0]; x++) begin(blocks[x], x, 0, 0, shared_bytes);
-        return run_blocks(grid[0]);
-    }
+    u32 at_once = together ? grid[0] : CLUSTER;
     for (u32 z = 0; z < grid[2]; z++)
         for (u32 y = 0; y < grid[1]; y++)
-            for (u32 x = 0; x < grid[0]; x += IN_CLUSTER) {
+            for (u32 x = 0; x < grid[0]; x += at_once) {
                 in_cluster_arrived = 0;
-                for (u32 i = 0; i < IN_CLUSTER; i++) begin(blocks[i], x + i, y, z, shared_bytes);
-                run_blocks(IN_CLUSTER);
+                for (u32 i = 0; i < at_once; i++) begin(blocks[i], x + i, y, z, shared_bytes);
+                run_blocks(at_once);
             }
 }
 

@@ -18,7 +18,7 @@
 #define AT_ONCE COLUMN_TILES
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4 || GROUPED)
 // Groups of floats have the registers for single ones.
-#define HELD_LEVELS (GROUPED && (TYPES & ~(1 << F16 | 1 << BF16)) == 0)
+#define HOLDS_SUMS (GROUPED && (TYPES & ~(1 << F16 | 1 << BF16)) == 0)
 #include "ring.h"
 #include "wide.h"
 #if GROUPED
@@ -119,7 +119,7 @@ struct Multiply {
     static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, u32 matrix, Stages& ring, const u8* stages, u8* sums, Sums& acc) {
         using S = Stage<T>;
         u32 slices = SLICES / unit.splits, first = unit.split * slices;
-        Held held;
+        Sums held;
 #pragma unroll 1
         for (u32 s = 0; s < slices; s++) {
             Range<T> range(args, first + s, 1);

@@ -12,7 +12,7 @@
 #endif
 #define AT_ONCE COLUMN_TILES
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4)
-#define HELD_LEVELS 0
+#define HOLDS_SUMS 0
 #define SHARED_PLACES 1
 #include "wide.h"
 
@@ -107,7 +107,7 @@ template <u32 T> DEVICE void multiply_unit(const WideArgs& args, const Unit& uni
         if (k + i * S::STEP < end) stream.copy_columns(args, tiles, places + i * S::STAGE_BYTES, smaller(S::STEP, end - k - i * S::STEP));
         commit_copies();
     }
-    Held held;
+    Sums held;
 #pragma unroll 1
     for (u32 s = 0; s < slices; s++) {
         u32 to = slice_start(first + s + 1, args.cols, 256 / S::COLS, tiles);

@@ -1,9 +1,11 @@
-// Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS,
-// COLUMN_WARPS, HELD_LEVELS, SHARED_PLACES and EARLY_OUTPUTS: registers suffice to load what outputs are added to while sums meet.
+// Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS, COLUMN_WARPS,
+// HOLDS_SUMS (registers suffice for one slice's sums), SHARED_PLACES (where more wait) and EARLY_OUTPUTS (registers suffice to load what outputs are
+// added to while sums meet).
 //
-// A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs, or 8 / `splits` of them. Units of work: first those that
-// are whole, by column block and row block, the fastest first, then the others by column block, split, matrix and row block, so
-// that weights are read again from L2. Sums of splits meet in `parts`, where the warp that comes last adds them up.
+// A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs,
+// or 8 / `splits` of them. Units of work: first those that are whole, by column block and row block, the fastest first, then the
+// others by column block, split, matrix and row block, so that weights are read again from L2. Sums of splits meet in `parts`, where
+// the warp that comes last adds them up, or in a cluster (matmul_fed.cu).
 #pragma once
 #include "products.h"
 
@@ -60,13 +62,13 @@ DEVICE Vec4f* part_of(const Unit& unit) {
 // Levels of a slice's sums: single ones, pairs, and pairs of pairs.
 constexpr u32 LEVELS = 3;
 static_assert(1 << LEVELS == SLICES, "");
-// Where sums wait for others: those that are not held in registers, level by level, and then the first of two matrices'. The first
+// Where sums wait for others: those of levels that are not held in registers, and then the first of two matrices'. The first
 // SHARED_PLACES are in shared memory, the others in memory that stays in L2.
 template <u32 PLACE> DEVICE Vec4f* sums_at(const Unit& unit, u8* shared) {
     if constexpr (PLACE < SHARED_PLACES) return reinterpret_cast<Vec4f*>(shared) + PLACE * SUM_WORDS;
     else return part_of(unit) + (PLACE - SHARED_PLACES) * SUM_WORDS;
 }
-constexpr u32 OF_FIRST_MATRIX = LEVELS - HELD_LEVELS;
+constexpr u32 OF_FIRST_MATRIX = LEVELS - HOLDS_SUMS;
 
 DEVICE void store_sums(Vec4f* to, const Sums& acc) {
 #pragma unroll
@@ -94,21 +96,20 @@ DEVICE void load_sums(const Vec4f* from, Sums& acc) {
     }
 }
 
-typedef Sums Held[HELD_LEVELS > 0 ? HELD_LEVELS : 1];
 // Adds to the sums of slice `s` of a unit's `slices` those that wait for it, or has them wait for the next: a binary counter.
-template <u32 LEVEL = 0> DEVICE void meet_slices(const Unit& unit, u8* shared, u32 s, u32 slices, Held& held, Sums& acc) {
+template <u32 LEVEL = 0> DEVICE void meet_slices(const Unit& unit, u8* shared, u32 s, u32 slices, Sums& held, Sums& acc) {
     if constexpr (LEVEL < LEVELS) {
         bool is_second = (s >> LEVEL & 1) != 0;
-        if constexpr (LEVEL < HELD_LEVELS) {
+        if constexpr (LEVEL < HOLDS_SUMS) {
 #pragma unroll
             for (u32 ct = 0; ct < COLUMN_TILES; ct++)
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) {
-                    if (is_second) acc[ct][i] = held[LEVEL][ct][i] + acc[ct][i];
-                    else held[LEVEL][ct][i] = acc[ct][i];
+                    if (is_second) acc[ct][i] = held[ct][i] + acc[ct][i];
+                    else held[ct][i] = acc[ct][i];
                 }
         } else {
-            Vec4f* at = sums_at<LEVEL - HELD_LEVELS>(unit, shared);
+            Vec4f* at = sums_at<LEVEL - HOLDS_SUMS>(unit, shared);
             if (is_second) add_sums(at, acc);
             else if (s + 1 < slices) store_sums(at, acc);
         }

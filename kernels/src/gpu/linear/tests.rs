@@ -33,6 +33,7 @@ fn no_shape_changes_a_bit() {
         gamma: &given_gamma,
         eps: 1e-6,
     };
+    let mut in_clusters = Vec::new();
     for (dtype, up, most_rows, norm) in [
         (DType::Q4K, None, 75, Some(norm)),
         (DType::Q8_0, Some(DType::Q6K), 19, None),
@@ -40,6 +41,7 @@ fn no_shape_changes_a_bit() {
         (DType::Q4K, Some(DType::Q4K), 27, Some(norm)),
         (DType::Q2K, Some(DType::Q3K), 11, None),
         (DType::Iq4Xs, None, 30, None),
+        (DType::Q8_0, None, 12, None),
         (DType::BF16, None, 67, Some(norm)),
     ] {
         let values: Vec<f32> = (0..most_rows * COLS)
@@ -93,16 +95,26 @@ fn no_shape_changes_a_bit() {
                     (_, 40) => 3,
                     _ => 1,
                 };
+                let is_clustered =
+                    |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.cluster > 1);
                 let all = |work: &Work<'_>| {
                     let shapes = Shape::all(work, &facts).into_iter();
-                    shapes.step_by(some).collect()
+                    let (clustered, others): (Vec<_>, Vec<_>) = shapes.partition(is_clustered);
+                    let clustered = clustered.into_iter().step_by(some / 2 + 1);
+                    clustered.chain(others.into_iter().step_by(some)).collect()
                 };
                 for (shape, got) in run(&all, 0, num_rows) {
                     let what = format!("{dtype}, {num_rows} rows: {shape:?}");
                     assert!(got == alone[..got.len()], "{what}");
+                    if is_clustered(&shape) {
+                        in_clusters.push(dtype);
+                    }
                 }
             }
         }
+    }
+    for dtype in [DType::Iq4Xs, DType::Q8_0] {
+        assert!(in_clusters.contains(&dtype), "{dtype}: {in_clusters:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
-use crate::gpu::linear::wide::shapes::{FED_TILES, group_tiles};
+pub(super) use crate::gpu::linear::wide::shapes::sources;
 use crate::gpu::linear::work::{Activations, COLUMNS, Job, LINE_BYTES, MAX_JOBS, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
@@ -66,7 +66,7 @@ pub(in crate::gpu) struct Wide {
     /// Where the sums of slices wait for their neighbours' where they are fed: places in shared memory.
     shared_places: usize,
     /// Blocks of a cluster, which have the splits of the same outputs; 1: sums of splits meet in memory.
-    cluster: usize,
+    pub cluster: usize,
     pub shared_bytes: usize,
 }
 
@@ -279,51 +279,6 @@ impl Wide {
             defines,
         }
     }
-}
-
-/// For a check of a step's tree, a larger one, and a prompt.
-pub(super) fn sources(types: u32) -> Vec<Source> {
-    let shape = |column_tiles, row_warps, column_warps, resident| Wide {
-        fed: false,
-        grouped: false,
-        column_tiles,
-        row_warps,
-        column_warps,
-        stages: 2,
-        resident,
-        splits: 1,
-        whole_blocks: 0,
-        matrices: 1,
-        column_blocks: 1,
-        shared_places: 1,
-        cluster: 1,
-        shared_bytes: 0,
-    };
-    let by_warps = [(3, 8, 1, 3), (8, 8, 1, 2), (8, 8, 2, 1)]
-        .map(|(tiles, rows, columns, resident)| shape(tiles, rows, columns, resident));
-    let fed = FED_TILES.map(|(tiles, threads)| Wide {
-        fed: true,
-        ..shape(tiles, threads / 32, 1, 1)
-    });
-    let are_able = can_be_in_groups(types);
-    let in_groups = group_tiles(types).iter().filter(|_| are_able);
-    let in_groups = in_groups.map(|&(tiles, threads)| Wide {
-        fed: true,
-        grouped: true,
-        ..shape(tiles, threads / 32, 1, 1)
-    });
-    let in_groups: Vec<Wide> = in_groups.collect();
-    let clustered = Wide {
-        fed: true,
-        cluster: 4,
-        ..shape(3, 11, 1, 1)
-    };
-    let shapes = by_warps
-        .iter()
-        .chain(&fed)
-        .chain(&in_groups)
-        .chain([&clustered]);
-    shapes.map(|shape| shape.source(types)).collect()
 }
 
 #[cfg(test)]

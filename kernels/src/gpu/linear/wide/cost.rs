@@ -37,7 +37,7 @@ struct Fed {
 /// The same in a cluster, for each column tile of a warp.
 const CLUSTER_TILE: usize = 20;
 /// Of quants with a scale for 256 inputs, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 23 to 512
-/// rows on an H200: the shapes that are chosen so take 0.7 % more than the best ones (docs/performance.md, "Products").
+/// rows on an H200: the shapes that are chosen so take 0.1 to 1.3 % more than the best ones (docs/performance.md, "Products").
 const QUANTS: Fed = Fed {
     step: 30,
     warp: 51,

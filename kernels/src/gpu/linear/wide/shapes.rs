@@ -2,7 +2,7 @@
 
 use tensor::DType;
 
-use crate::gpu::driver::{CLUSTERS, DeviceFacts};
+use crate::gpu::driver::{CLUSTERS, DeviceFacts, Source};
 use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
 use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes};
 use crate::gpu::matrix::Form;
@@ -26,8 +26,7 @@ const FLOAT_GROUP_TILES: [(usize, usize); 6] =
     [(2, 512), (3, 512), (4, 512), (6, 384), (8, 256), (10, 256)];
 const MAX_GROUP_TILES: [usize; 4] = [12, 10, 8, 4];
 /// The same of warps on their own that another one feeds.
-pub(super) const FED_TILES: [(usize, usize); 6] =
-    [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
+const FED_TILES: [(usize, usize); 6] = [(2, 640), (3, 512), (4, 512), (5, 384), (6, 384), (8, 384)];
 const MAX_FED_TILES: [usize; 2] = [8, 4];
 /// Among so many, one is likely to deal a matrix's rows evenly to the multiprocessors. Of those in between, with the matrices of a
 /// 27B and 16 to 32 rows on an H200, 5 and 7 were as fast as 6 (within 2 %) or slower, and 9 slower than 10.
@@ -73,7 +72,7 @@ const RESERVED_BYTES: usize = 1280;
 const UNIT_BYTES: usize = 80;
 
 /// Of four warps together, by the weights' types.
-pub(super) fn group_tiles(types: u32) -> &'static [(usize, usize)] {
+fn group_tiles(types: u32) -> &'static [(usize, usize)] {
     let has_mins = |dtype| matches!(dtype, DType::Q2K | DType::Q4K | DType::Q5K);
     if dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats) {
         &FLOAT_GROUP_TILES
@@ -82,6 +81,51 @@ pub(super) fn group_tiles(types: u32) -> &'static [(usize, usize)] {
     } else {
         &GROUP_TILES
     }
+}
+
+/// For a check of a step's tree, a larger one, and a prompt.
+pub(in crate::gpu::linear) fn sources(types: u32) -> Vec<Source> {
+    let shape = |column_tiles, row_warps, column_warps, resident| Wide {
+        fed: false,
+        grouped: false,
+        column_tiles,
+        row_warps,
+        column_warps,
+        stages: 2,
+        resident,
+        splits: 1,
+        whole_blocks: 0,
+        matrices: 1,
+        column_blocks: 1,
+        shared_places: 1,
+        cluster: 1,
+        shared_bytes: 0,
+    };
+    let by_warps = [(3, 8, 1, 3), (8, 8, 1, 2), (8, 8, 2, 1)]
+        .map(|(tiles, rows, columns, resident)| shape(tiles, rows, columns, resident));
+    let fed = FED_TILES.map(|(tiles, threads)| Wide {
+        fed: true,
+        ..shape(tiles, threads / 32, 1, 1)
+    });
+    let are_able = can_be_in_groups(types);
+    let in_groups = group_tiles(types).iter().filter(|_| are_able);
+    let in_groups = in_groups.map(|&(tiles, threads)| Wide {
+        fed: true,
+        grouped: true,
+        ..shape(tiles, threads / 32, 1, 1)
+    });
+    let in_groups: Vec<Wide> = in_groups.collect();
+    let clustered = Wide {
+        fed: true,
+        cluster: 4,
+        ..shape(3, 11, 1, 1)
+    };
+    let shapes = by_warps
+        .iter()
+        .chain(&fed)
+        .chain(&in_groups)
+        .chain([&clustered]);
+    shapes.map(|shape| shape.source(types)).collect()
 }
 
 impl Wide {
@@ -215,7 +259,7 @@ impl Wide {
         is_some.then_some(shape)
     }
 
-    pub(super) fn unfitted(work: &Work<'_>) -> Self {
+    fn unfitted(work: &Work<'_>) -> Self {
         Self {
             fed: false,
             grouped: false,
@@ -295,7 +339,7 @@ impl Wide {
     /// Places in shared memory where sums wait, at least and at most: see `sums_at` in gpu/wide.h.
     fn places_of_sums(&self, types: u32) -> [usize; 2] {
         let are_floats = dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats);
-        // In registers.
+        // See HOLDS_SUMS in gpu/matmul_fed.cu.
         let held = usize::from(self.grouped && are_floats);
         let slices = SLICES / self.splits;
         let levels = (slices.ilog2() as usize).saturating_sub(held);

@@ -24,6 +24,7 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
         if (segment == NONE) continue;
         Window window = window_of(args.tables, layer, args.tables.segments[segment].state_index, row);
         wait_for_inputs();
+        let_next_start();
         load_values(values, window, first_channel, DIM);
         prepare_head(weights, values, DIM, length, args.prepared + (u64)row * CHANNELS + first_channel);
         if (head < 2 * HK || lane_index() > 0) continue;
@@ -33,13 +34,14 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
     }
 }
 
+// A walk does not start before the product in front of this kernel has ended: its blocks would gather where that leaves room first.
 KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
-    let_next_start();
     u32 head = block_y() * PREPARE_WARPS + warp_index();
     if (head < 2 * HK) prepare_rows<DK>(args, head, head * DK, head < HK ? args.q_scale : 1.0f);
     else if (head < HEADS) prepare_rows<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, 0.0f);
     // Who has no row.
     wait_for_inputs();
+    let_next_start();
 }
 // A thread block has a strip of columns of a head, a lane one of them: a row is one chain of sums and shuffles, and several
 // warps of a scheduler, each with little to do, pass less of it by than one with much.

@@ -5,18 +5,20 @@
 
 constexpr u32 WARPS = 4;
 
-// A warp a head of a row. Queries are changed in place.
+// A warp a head of a row. Queries are changed in place. Attention does not start before the product in front of this kernel has ended: its blocks would
+// gather where that leaves room first.
 KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
     SHARED float heads[WARPS][HEAD_DIM];
-    let_next_start();
     u32 number = block_y() * WARPS + warp_index();
     Row row = args.tables.rows[block_x()];
     if (row.segment == NONE || number >= args.num_heads + args.num_kv_heads) {
         wait_for_inputs();
+        let_next_start();
         return;
     }
     Head head(args, row, number);
     wait_for_inputs();
+    let_next_start();
     head.make_ready(args, block_x(), heads[warp_index()], head.query(args, block_x()));
 }
 

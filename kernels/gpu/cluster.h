@@ -14,7 +14,7 @@ DEVICE void arrive_at_cluster() {
     emulation::progress = true;
 }
 DEVICE void wait_for_cluster() {
-    while (emulation::in_cluster_arrived < CLUSTER * emulation::num_threads) emulation::let_others_run();
+    while (emulation::in_cluster_arrived < CLUSTER * emulation::num_threads) emulation::yield();
 }
 
 struct Inbox {
@@ -38,7 +38,7 @@ struct Inbox {
         emulation::progress = true;
     }
     DEVICE_MEMBER void wait_until_full() {
-        while (*balance != 0) emulation::let_others_run();
+        while (*balance != 0) emulation::yield();
     }
     DEVICE_MEMBER float word(u32 at) const {
         float value;

@@ -34,7 +34,7 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
     }
 }
 
-// A walk does not start before the product in front of this kernel has ended: its blocks would gather where that leaves room first.
+// A walk does not start before the product in front of this kernel has ended, or its blocks go where that leaves room first.
 KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
     u32 head = block_y() * PREPARE_WARPS + warp_index();
     if (head < 2 * HK) prepare_rows<DK>(args, head, head * DK, head < HK ? args.q_scale : 1.0f);

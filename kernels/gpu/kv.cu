@@ -5,8 +5,8 @@
 
 constexpr u32 WARPS = 4;
 
-// A warp a head of a row. Queries are changed in place. Attention does not start before the product in front of this kernel has ended: its blocks would
-// gather where that leaves room first.
+// A warp a head of a row. Queries are changed in place. Attention does not start before the product in front of this kernel has ended, or its
+// blocks go where that leaves room first.
 KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
     SHARED float heads[WARPS][HEAD_DIM];
     u32 number = block_y() * WARPS + warp_index();

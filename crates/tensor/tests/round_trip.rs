@@ -198,6 +198,7 @@ fn ids_and_geometry_agree_with_themselves() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
+    // Whole numbers: the sampler of floats fails an assertion of its own where the ends of a range are far apart in size.
     #[test]
     fn finite_rows_never_become_nan(thousandths in prop::collection::vec(-1..10_000_000, 256), shift in -40..1) {
         let row: Vec<f32> = thousandths.iter().map(|v| *v as f32 * 1e-3 * 2.0_f32.powi(shift)).collect();

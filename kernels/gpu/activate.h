@@ -47,6 +47,14 @@ DEVICE void scale(float (&v)[OWN], const float (&gamma)[OWN]) {
 
 // The largest of the lanes whose index agrees but for the bits below `width`.
 DEVICE float largest(float x, u32 width) {
+#if ON_CUDA && __CUDA_ARCH__ >= 800
+    // Of numbers that are not negative their bits are in the same order.
+    if (width == LANES) {
+        u32 bits;
+        asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(bits) : "r"(f32_to_bits(x)));
+        return bits_to_f32(bits);
+    }
+#endif
     for (u32 mask = width / 2; mask > 0; mask /= 2) x = larger_magnitude(x, shuffle_xor(x, mask));
     return x;
 }

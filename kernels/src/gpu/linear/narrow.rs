@@ -1,6 +1,7 @@
 //! How gpu/matmul.cu shares the work among thread blocks. It changes no result.
 
 mod choice;
+mod sources;
 
 use std::fmt;
 
@@ -12,6 +13,8 @@ pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
 use crate::gpu::linear::narrow::choice::{
     Choice, HEAVY_WARPS, SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, USUAL, is_heavy, is_light,
 };
+pub(super) use crate::gpu::linear::narrow::sources::sources;
+use crate::gpu::linear::narrow::sources::{Kind, source};
 use crate::gpu::linear::work::{Activations, COLUMNS, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
@@ -305,15 +308,6 @@ impl Narrow {
     }
 }
 
-/// What the kernel is compiled for besides, so that it is short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kind {
-    /// Blocks of 256 inputs of a single row that a warp has at once.
-    row_blocks: usize,
-    /// Whether there is one matrix, or pair of them.
-    one_job: bool,
-}
-
 /// Blocks of 256 inputs of a single row that a warp has at once: as many as there are for it.
 fn row_blocks(choice: Choice, cols: usize) -> usize {
     let blocks = cols.div_ceil(256).div_ceil(choice.warps);
@@ -321,33 +315,6 @@ fn row_blocks(choice: Choice, cols: usize) -> usize {
         blocks.clamp(1, MOST_ROW_BLOCKS)
     } else {
         1
-    }
-}
-
-fn source(
-    types: u32,
-    matrices: usize,
-    choice: Choice,
-    stages: usize,
-    column_tiles: usize,
-    kind: Kind,
-) -> Source {
-    let define = |name, value: usize| (name, value.to_string());
-    Source {
-        name: "matmul.cu",
-        text: include_str!("../../../gpu/matmul.cu"),
-        defines: vec![
-            ("TYPES", types.to_string()),
-            define("GATED", matrices - 1),
-            define("ONE_ROW", usize::from(choice.row_inside)),
-            define("WARPS", choice.warps),
-            define("STAGES", stages),
-            define("RESIDENT", choice.resident),
-            define("SLICES_OF_PIECE", choice.slices),
-            define("COLUMN_TILES", column_tiles),
-            define("ROW_BLOCKS", kind.row_blocks),
-            define("ONE_JOB", usize::from(kind.one_job)),
-        ],
     }
 }
 
@@ -384,40 +351,6 @@ fn most_column_tiles(types: u32) -> usize {
     } else {
         MOST_COLUMN_TILES
     }
-}
-
-/// For a row alone, for some rows and, where types have such products, for twice as many.
-pub(super) fn sources(types: u32, matrices: usize) -> Vec<Source> {
-    let most = most_column_tiles(types);
-    let full = Kind {
-        row_blocks: MOST_ROW_BLOCKS,
-        one_job: false,
-    };
-    let short = Kind {
-        row_blocks: 1,
-        one_job: true,
-    };
-    let kinds = [
-        (USUAL, 1, full),
-        (USUAL, 1, short),
-        (SMALL_AND_LIGHT, 1, short),
-        (SEVERAL, 1, full),
-        (SEVERAL, 2, full),
-    ];
-    let is_used = |choice: Choice| choice != SMALL_AND_LIGHT || is_light(types);
-    let kinds = kinds
-        .into_iter()
-        .filter(|(choice, tiles, _)| *tiles <= most && is_used(*choice));
-    let source = |(choice, column_tiles, kind): (Choice, usize, Kind)| {
-        let heavy = Choice {
-            warps: choice.warps.min(HEAVY_WARPS),
-            resident: 1,
-            ..choice
-        };
-        let choice = if is_heavy(types) { heavy } else { choice };
-        source(types, matrices, choice, 2, column_tiles, kind)
-    };
-    kinds.map(source).collect()
 }
 
 #[cfg(test)]

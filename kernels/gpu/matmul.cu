@@ -259,14 +259,15 @@ DEVICE float* output_of(const MatmulArgs& args, u32 first, u32 at) {
     u32 row = (sixteen - job.first_block) * TILE_ROWS + at % TILE_ROWS;
     return row < job.rows && c < args.num_rows ? job.out + (u64)c * job.rows + row : nullptr;
 }
-// The outputs of 16 rows `first..first + count`, whose sums are all there. `before`: what the thread's first one is added to, where `is_loaded`.
-DEVICE void write_out(const MatmulArgs& args, const float* slots, const float* factors, u32 first, u32 count, float before, bool is_loaded) {
+// The outputs of 16 rows `first..first + count`, whose sums are all there. `own`, `before`: the thread's first one and what it is added to, where
+// `is_known`.
+DEVICE void write_out(const MatmulArgs& args, const float* slots, const float* factors, u32 first, u32 count, float* own, float before, bool is_known) {
 #pragma unroll 1
     for (u32 at = thread_index(); at < count * OUTPUTS; at += THREADS) {
-        float* to = output_of(args, first, at);
+        float* to = is_known ? own : output_of(args, first, at);
+        if (adds(args) && to && !is_known) before = *to;
+        is_known = false;
         if (!to) continue;
-        if (adds(args) && !is_loaded) before = *to;
-        is_loaded = false;
         u32 r = at % TILE_ROWS, c = at % OUTPUTS / TILE_ROWS;
         u32 place = ONE_ROW ? r : (c / COLUMNS * 4 + r / 8 * 2 + c % 2) * LANES + 4 * (r % 8) + c % COLUMNS / 2;
         const float* part = slots + at / OUTPUTS * PIECES * SLOT + place;
@@ -308,12 +309,13 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
 #pragma unroll 1
     for (; stage < (ONE_ROW ? args.early_stages : STAGES); stage++) feed.copy(args, shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
     float* slots = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);
+    float* own = nullptr;
     float before = 0.0f;
-    bool is_loaded = false;
     // Of the norm, a column's, and this thread's; whole lines of 128 bytes (see row_norm.h).
     SHARED float factors[ONE_ROW ? 1 : (COLUMNS * COLUMN_TILES + LANES - 1) / LANES * LANES];
     float factor = 1.0f;
     if constexpr (ONE_ROW) {
+        if (thread_index() < smaller(args.round, last - first) * OUTPUTS) own = output_of(args, first, thread_index());
         EarlyGamma early = {};
         if (args.gamma)
             for (u32 i = 0; i < EARLY; i++) load_block({args.gamma, args.cols, true}, warp_index() + i * WARPS, early[i]);
@@ -322,11 +324,7 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
         Stretch v;
         load_stretch({args.row, args.cols, true}, warp_index(), v);
         // Nobody waits for it, who would behind the sums.
-        if (adds(args) && thread_index() < smaller(args.round, last - first) * OUTPUTS) {
-            const float* to = output_of(args, first, thread_index());
-            if (to) before = *to;
-            is_loaded = true;
-        }
+        if (adds(args) && own) before = *own;
 #pragma unroll 1
         for (; stage < STAGES; stage++) feed.copy(args, shared_place(ring.stages + stage * STAGE_BYTES + 16 * lane_index()));
         SHARED RowNorm norm;
@@ -341,6 +339,7 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
         wait_for_inputs();
         if (args.factors && thread_index() < args.num_rows) factor = args.factors[thread_index()];
     }
+    bool is_known = ONE_ROW;
 #pragma unroll 1
     for (; first < last; first += args.round) {
         u32 count = smaller(args.round, last - first);
@@ -354,8 +353,8 @@ KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
         }
         if (!ONE_ROW && thread_index() < KEPT * COLUMN_TILES) factors[thread_index()] = factor;
         sync_threads();
-        write_out(args, slots, factors, first, count, before, is_loaded);
-        is_loaded = false;
+        write_out(args, slots, factors, first, count, own, before, is_known);
+        is_known = false;
         sync_threads();
     }
 }

@@ -65,6 +65,9 @@ template <u32 T> constexpr u32 largest_tile() {
 }
 constexpr u32 STAGE_BYTES = largest_tile<0>();
 constexpr bool ONE_TYPE = (TYPES & (TYPES - 1)) == 0;
+// Whether there are registers to keep where a thread's first output goes while the row is made ready: of three types there are not.
+constexpr u32 without_least(u32 types) { return types & (types - 1); }
+constexpr bool KEEPS_PLACE = without_least(without_least(TYPES)) == 0;
 constexpr u32 least_type(u32 types) { return types & 1 ? 0 : 1 + least_type(types >> 1); }
 
 // Gate and up are added to nothing.
@@ -264,7 +267,7 @@ DEVICE float* output_of(const MatmulArgs& args, u32 first, u32 at) {
 DEVICE void write_out(const MatmulArgs& args, const float* slots, const float* factors, u32 first, u32 count, float* own, float before, bool is_known) {
 #pragma unroll 1
     for (u32 at = thread_index(); at < count * OUTPUTS; at += THREADS) {
-        float* to = is_known ? own : output_of(args, first, at);
+        float* to = KEEPS_PLACE && is_known ? own : output_of(args, first, at);
         if (adds(args) && to && !is_known) before = *to;
         is_known = false;
         if (!to) continue;

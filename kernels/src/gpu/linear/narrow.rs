@@ -11,7 +11,8 @@ use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
 use crate::gpu::linear::activate::MOST_NORMED_COLS;
 pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
 use crate::gpu::linear::narrow::choice::{
-    Choice, HEAVY_WARPS, SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, USUAL, is_heavy, is_light,
+    APART_PERCENT, Choice, FEW, HEAVY_WARPS, SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, USUAL,
+    is_heavy, is_light,
 };
 pub(super) use crate::gpu::linear::narrow::sources::sources;
 use crate::gpu::linear::narrow::sources::{Kind, source};
@@ -76,6 +77,7 @@ impl fmt::Display for Narrow {
             resident,
             row_inside,
             slices,
+            apart: _,
             early_stages,
             l1_bytes,
         } = self.choice;
@@ -111,12 +113,17 @@ impl Narrow {
         };
         let sixteens = sixteens(work);
         let multiprocessors = facts.multiprocessors as usize;
-        let is_small = sixteens >= multiprocessors
-            && sixteens * work.matrices * sixteen_bytes(work) <= SMALL_BYTES * multiprocessors;
+        let blocks = sixteens.min(multiprocessors);
+        let is_small = sixteens * work.matrices * sixteen_bytes(work) <= SMALL_BYTES * blocks;
         let is_light = is_light(work.types) && row_blocks(SMALL_AND_LIGHT, work.cols) == 1;
-        let first = if work.num_rows == 1 && is_small {
+        let first = if work.num_rows == 1 && is_small && sixteens < multiprocessors {
+            [FEW, USUAL, with(8, true)]
+        } else if work.num_rows == 1 && is_small {
             let small = if is_light { SMALL_AND_LIGHT } else { SMALL };
-            [small, USUAL, with(8, true)]
+            // Behind attention and DeltaNet, whose blocks are few and small, each block finds a multiprocessor of its own at once. Where launches
+            // before it have all shared memory of some, all blocks begin at once only if two may lie on one.
+            let apart = work.adds;
+            [Choice { apart, ..small }, USUAL, with(8, true)]
         } else if work.num_rows == 1 {
             [USUAL, with(16, true), with(8, true)]
         } else {
@@ -182,6 +189,7 @@ impl Narrow {
                     resident,
                     row_inside,
                     slices,
+                    apart: false,
                     early_stages,
                     l1_bytes: l1_kib << 10,
                 };
@@ -225,7 +233,10 @@ impl Narrow {
         } else {
             choice.l1_bytes.min(all / 3)
         };
-        let room = (all - l1) / choice.resident;
+        let room = match choice.apart {
+            true => all * APART_PERCENT / 100,
+            false => (all - l1) / choice.resident,
+        };
         let bytes = |stages: usize| choice.warps * stages * stage + round * sums + x;
         let fits = |stages: &usize| bytes(*stages) + RESERVED_BYTES <= room;
         let stages = STAGES.into_iter().find(fits)?;
@@ -240,7 +251,10 @@ impl Narrow {
             },
             round,
             blocks,
-            shared_bytes: bytes(stages),
+            shared_bytes: match choice.apart {
+                true => bytes(stages).max(all / 2),
+                false => bytes(stages),
+            },
         })
     }
 

@@ -307,6 +307,7 @@ mod tests {
                         cols: 5120,
                         matrices: 1,
                         types: 1 << dtype.ggml_id(),
+                        adds: false,
                     };
                     let shape = Wide::of(&work, &facts);
                     let shape = shape.expect(&what);
@@ -327,6 +328,7 @@ mod tests {
             cols,
             matrices: 1,
             types: 1 << dtype.ggml_id(),
+            adds: false,
         };
         Shape::of(&work, facts).expect("a shape")
     }

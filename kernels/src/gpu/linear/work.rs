@@ -103,6 +103,8 @@ pub(super) struct Work<'a> {
     pub matrices: usize,
     /// Bit mask of the types in use.
     pub types: u32,
+    /// Outputs are added to what is there.
+    pub adds: bool,
 }
 
 /// How a launch shares the work among thread blocks; a matter of speed alone.
@@ -244,6 +246,7 @@ pub(super) fn work_of<T>(
         cols: first.weight.cols,
         matrices: if first.up.is_some() { 2 } else { 1 },
         types: types_of(products),
+        adds: rows.accumulate,
     }))
 }
 

@@ -21,6 +21,8 @@ pub struct Choice {
     pub row_inside: bool,
     /// Of a piece of work: 1 or 2.
     pub slices: usize,
+    /// A block has more than half of a multiprocessor's shared memory, so that no two of the launch come to lie on one.
+    pub apart: bool,
     /// Of a single row's rings, those that fill before it is there.
     pub early_stages: usize,
     /// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third of it at most.
@@ -34,6 +36,7 @@ pub const USUAL: Choice = Choice {
     resident: 1,
     row_inside: true,
     slices: 2,
+    apart: false,
     early_stages: 2,
     l1_bytes: 36 << 10,
 };
@@ -43,10 +46,20 @@ pub const USUAL: Choice = Choice {
 pub const SMALL: Choice = Choice {
     warps: 8,
     resident: 2,
+    early_stages: 3,
     ..USUAL
 };
 /// The same of types, and of rows, whose products leave registers for twice as many warps.
 pub const SMALL_AND_LIGHT: Choice = Choice { warps: 16, ..SMALL };
+/// For a row alone and a small matrix with fewer sixteens of rows than there are multiprocessors: its warps have a slice each, and wait long enough
+/// for the row that all of their weights come meanwhile.
+pub const FEW: Choice = Choice {
+    warps: 16,
+    early_stages: 8,
+    ..USUAL
+};
+/// Of a multiprocessor's shared memory, what blocks that are apart have.
+pub const APART_PERCENT: usize = 60;
 /// Bytes of a multiprocessor's share up to which a matrix is small.
 pub const SMALL_BYTES: usize = 140 << 10;
 

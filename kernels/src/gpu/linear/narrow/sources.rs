@@ -2,7 +2,7 @@
 
 use crate::gpu::driver::Source;
 use crate::gpu::linear::narrow::choice::{
-    Choice, HEAVY_WARPS, SEVERAL, SMALL_AND_LIGHT, USUAL, is_heavy, is_light,
+    Choice, FEW, HEAVY_WARPS, SEVERAL, SMALL_AND_LIGHT, USUAL, is_heavy, is_light,
 };
 use crate::gpu::linear::narrow::{MOST_ROW_BLOCKS, most_column_tiles};
 
@@ -58,6 +58,7 @@ pub fn sources(types: u32, matrices: usize) -> Vec<Source> {
         (USUAL, 1, full),
         (USUAL, 1, short),
         (SMALL_AND_LIGHT, 1, short),
+        (FEW, 1, short),
         (SEVERAL, 1, full),
         (SEVERAL, 2, full),
     ];

@@ -6,12 +6,13 @@ use crate::gpu::linear::work::facts;
 fn shapes_fit_on_every_chip() {
     for facts in [facts(132, 227), facts(82, 99), facts(40, 64), facts(1, 96)] {
         for dtype in DType::ALL {
-            for (num_rows, cols, matrices) in [
-                (1, 256, 1),
-                (1, 17408, 2),
-                (5, 5120, 2),
-                (8, 17408, 1),
-                (16, 17408, 2),
+            for (num_rows, cols, matrices, adds) in [
+                (1, 256, 1, false),
+                (1, 6144, 1, true),
+                (1, 17408, 2, false),
+                (5, 5120, 2, false),
+                (8, 17408, 1, true),
+                (16, 17408, 2, false),
             ] {
                 let work = Work {
                     num_rows,
@@ -19,6 +20,7 @@ fn shapes_fit_on_every_chip() {
                     cols,
                     matrices,
                     types: 1 << dtype.ggml_id(),
+                    adds,
                 };
                 let what = format!("{dtype}, {num_rows} rows of {cols}, {facts:?}");
                 if !Narrow::takes(&work, &facts) {
@@ -28,7 +30,10 @@ fn shapes_fit_on_every_chip() {
                 let shape = Narrow::of(&work, &facts).expect(&what);
                 let bytes = shape.shared_bytes + RESERVED_BYTES;
                 let room = facts.shared_bytes_per_block as usize + 1024;
-                assert!(bytes * shape.choice.resident <= room, "{what}: {shape:?}");
+                match shape.choice.apart {
+                    true => assert_eq!(room / bytes, 1, "{what}: {shape:?}"),
+                    false => assert!(room / bytes >= shape.choice.resident, "{what}: {shape:?}"),
+                }
                 assert!(shape.blocks() <= 323, "{what}: {shape:?}");
             }
         }
@@ -50,6 +55,7 @@ fn usual_matrices_have_deep_rings() {
                 cols,
                 matrices,
                 types: 1 << dtype.ggml_id(),
+                adds: false,
             };
             let shape = Narrow::of(&work, &facts).expect("a shape");
             assert!(

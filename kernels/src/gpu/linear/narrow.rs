@@ -77,15 +77,16 @@ impl fmt::Display for Narrow {
             resident,
             row_inside,
             slices,
-            apart: _,
+            apart,
             early_stages,
             l1_bytes,
         } = self.choice;
         let stages = self.stages;
         let row = if row_inside { "inside" } else { "before" };
+        let apart = if apart { " that are apart" } else { "" };
         write!(
             f,
-            "{warps} warps, {per_multiprocessor} of {resident} blocks, {stages} stages, {early_stages} early, row {row}, {slices} slices, {} tiles, {} KiB of L1",
+            "{warps} warps, {per_multiprocessor} of {resident} blocks{apart}, {stages} stages, {early_stages} early, row {row}, {slices} slices, {} tiles, {} KiB of L1",
             self.column_tiles,
             l1_bytes >> 10,
         )

@@ -65,8 +65,8 @@ template <u32 T> constexpr u32 largest_tile() {
 }
 constexpr u32 STAGE_BYTES = largest_tile<0>();
 constexpr bool ONE_TYPE = (TYPES & (TYPES - 1)) == 0;
-// Whether there are registers to keep where a thread's first output goes while the row is made ready: of three types there are not.
 constexpr u32 without_least(u32 types) { return types & (types - 1); }
+// Whether there are registers to keep where a thread's first output goes while the row is made ready: of three types there are not.
 constexpr bool KEEPS_PLACE = without_least(without_least(TYPES)) == 0;
 constexpr u32 least_type(u32 types) { return types & 1 ? 0 : 1 + least_type(types >> 1); }
 

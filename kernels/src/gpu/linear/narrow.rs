@@ -114,21 +114,20 @@ impl Narrow {
         };
         let sixteens = sixteens(work);
         let multiprocessors = facts.multiprocessors as usize;
-        let blocks = sixteens.min(multiprocessors);
-        let is_small = sixteens * work.matrices * sixteen_bytes(work) <= SMALL_BYTES * blocks;
+        let in_use = sixteens.min(multiprocessors);
+        let is_small = sixteens * work.matrices * sixteen_bytes(work) <= SMALL_BYTES * in_use;
         let is_light = is_light(work.types) && row_blocks(SMALL_AND_LIGHT, work.cols) == 1;
-        let first = if work.num_rows == 1 && is_small && sixteens < multiprocessors {
-            [FEW, USUAL, with(8, true)]
-        } else if work.num_rows == 1 && is_small {
-            let small = if is_light { SMALL_AND_LIGHT } else { SMALL };
-            // Behind attention and DeltaNet, whose blocks are few and small, each block finds a multiprocessor of its own at once. Where launches
-            // before it have all shared memory of some, all blocks begin at once only if two may lie on one.
-            let apart = work.adds;
-            [Choice { apart, ..small }, USUAL, with(8, true)]
-        } else if work.num_rows == 1 {
-            [USUAL, with(16, true), with(8, true)]
-        } else {
-            [SEVERAL, with(16, false), with(12, false)]
+        let first = match (work.num_rows, is_small) {
+            (1, true) if sixteens < multiprocessors => [FEW, USUAL, with(8, true)],
+            (1, true) => {
+                let small = if is_light { SMALL_AND_LIGHT } else { SMALL };
+                // Behind attention and DeltaNet, whose blocks are few and small, each block finds a multiprocessor of its own at once. Where
+                // launches before it have all shared memory of some, all blocks begin at once only if two may lie on one.
+                let apart = work.adds;
+                [Choice { apart, ..small }, USUAL, with(8, true)]
+            }
+            (1, false) => [USUAL, with(16, true), with(8, true)],
+            _ => [SEVERAL, with(16, false), with(12, false)],
         };
         let choices = [first[0], first[1], first[2], with(8, false), with(4, false)];
         let fitting = choices.map(|choice| {

@@ -51,8 +51,8 @@ pub const SMALL: Choice = Choice {
 };
 /// The same of types, and of rows, whose products leave registers for twice as many warps.
 pub const SMALL_AND_LIGHT: Choice = Choice { warps: 16, ..SMALL };
-/// For a row alone and a small matrix with fewer sixteens of rows than there are multiprocessors: its warps have a slice each, and wait long enough
-/// for the row that all of their weights come meanwhile.
+/// For a row alone and a small matrix with fewer sixteens of rows than there are multiprocessors: eight of its warps have a slice each, which they ask
+/// for before the row is there; the others help to make that ready.
 pub const FEW: Choice = Choice {
     warps: 16,
     early_stages: 8,

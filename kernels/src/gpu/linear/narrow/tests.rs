@@ -65,3 +65,34 @@ fn usual_matrices_have_deep_rings() {
         }
     }
 }
+
+/// On an H100 outputs behind DeltaNet lie on a multiprocessor each, gate and up need not, and a block that is one of few asks for all its weights
+/// early.
+#[test]
+fn small_matrices_find_room_beside_other_launches() {
+    let facts = facts(132, 227);
+    let choice = |dtype: DType, height, cols, matrices, adds| {
+        let work = Work {
+            num_rows: 1,
+            heights: &[height],
+            cols,
+            matrices,
+            types: 1 << dtype.ggml_id(),
+            adds,
+        };
+        Narrow::of(&work, &facts).expect("a shape").choice
+    };
+    let outputs = choice(DType::Q4K, 5120, 6144, 1, true);
+    assert!(outputs.apart && outputs.resident == 2, "{outputs:?}");
+    let gate_and_up = choice(DType::BF16, 3584, 1024, 2, false);
+    assert!(
+        !gate_and_up.apart && gate_and_up.resident == 2,
+        "{gate_and_up:?}"
+    );
+    let few = choice(DType::Q8_0, 1024, 3584, 1, true);
+    let is_early = few.early_stages == FEW.early_stages && few.warps == FEW.warps;
+    assert!(is_early && !few.apart, "{few:?}");
+    // The 27B's `down` has more than a multiprocessor holds.
+    let large = choice(DType::Q4K, 5120, 17408, 1, true);
+    assert!(!large.apart && large.resident == 1, "{large:?}");
+}

@@ -163,11 +163,25 @@ KERNEL_AHEAD(attend, LaunchArgs, THREADS, 2) {
     AttendArgs attend = attend_args(args);
     Tile tile = find_tile(attend, rows_seen);
     if (warp_index() == 0 && !tile.by_path) prefetch_pages(attend, tile, rows_seen);
-#if PREPARES
     if (tile.leads == 0) {
-        wait_for_inputs();
+        // The first block waits for all that have nothing to do, whose room others need: the launch ends after the one before it.
+        if (block_x() + block_y() == 0) wait_for_inputs();
         return;
     }
+    Block block;
+    block.split = tile.split;
+    block.first = tile.split * SPLIT;
+    block.kv_head = block_y();
+    block.at = reinterpret_cast<u32*>(at);
+    block.q = memory;
+    auto next = [&] {
+        // Also: what the rows before left in shared memory is done with.
+        sync_threads();
+        take_rows(block, tile, rows_seen);
+        find_places(attend, block);
+    };
+    next();
+#if PREPARES
     // Heads of the row that share the key, the key, and its values.
     Row row = attend.tables.rows[tile.first_row];
     u32 count = GROUP + (row.slot / SPLIT == tile.split), queries = block_y() * GROUP;
@@ -182,21 +196,16 @@ KERNEL_AHEAD(attend, LaunchArgs, THREADS, 2) {
     }
     attend.q = heads - ((u64)tile.first_row * attend.num_heads + queries) * HEAD_DIM;
     attend.q_stride = HEAD_DIM;
+    // Others read them, and the key.
+    sync_threads();
 #else
     wait_for_inputs();
 #endif
-    Block block;
-    block.split = tile.split;
-    block.first = tile.split * SPLIT;
-    block.kv_head = block_y();
-    block.at = reinterpret_cast<u32*>(at);
-    block.q = memory;
 #pragma unroll 1
-    while (tile.leads != 0) {
-        // Also: what the rows before left in shared memory is done with.
-        sync_threads();
-        take_rows(block, tile, rows_seen);
+    for (;;) {
         attend_rows(attend, block, PATHS && tile.by_path);
         if (attend.tickets) combine_rows(attend_args(args), block);
+        if (tile.leads == 0) return;
+        next();
     }
 }

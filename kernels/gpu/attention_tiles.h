@@ -242,7 +242,20 @@ DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
         }
 }
 
-// All that one block does for rows that share what they see.
+// Finds where the values of the split's places lie. Only tables are read: it may be done before the rows are there.
+DEVICE void find_places(const AttendArgs& args, const Block& block) {
+    Row lead = args.tables.rows[block.lead];
+    Segment segment = args.tables.segments[lead.segment];
+    for (u32 i = group_thread(); i < SPLIT; i += THREADS) {
+        u32 place = block.first + i;
+        // What nobody sees has no weight, but its values must be numbers.
+        if (place < block.seen.first || place >= block.seen.end) place = block.seen.first;
+        u32 slot = slot_of(args.tables, lead, segment, place);
+        block.at[i] = (page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
+    }
+}
+
+// All that one block does for rows that share what they see, after `find_places`.
 DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     block.columns = block.rows * GROUP;
     block.tiles = (block.columns + 7) / 8;
@@ -253,13 +266,6 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
     Segment segment = args.tables.segments[lead.segment];
 
     stage_queries(args, block);
-    for (u32 i = group_thread(); i < SPLIT; i += THREADS) {
-        u32 place = block.first + i;
-        // What nobody sees has no weight, but its values must be numbers.
-        if (place < block.seen.first || place >= block.seen.end) place = block.seen.first;
-        u32 slot = slot_of(args.tables, lead, segment, place);
-        block.at[i] = (page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
-    }
     sync_group();
     if (by_path) {
         score_path(args, block, lead, segment);

@@ -127,6 +127,7 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     block.at = reinterpret_cast<u32*>(shared.at);
     block.q = shared.columns;
     block.rows_seen = &shared.seen;
+    attention::find_places(args, block);
     attention::attend_rows(args, block, false);
     sync_group();
     if (is_alone) answer(step, layer, kv_head, split);

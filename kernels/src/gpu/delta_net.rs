@@ -23,10 +23,13 @@ use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::inputs::Staged;
 use crate::gpu::linear::GatedNorm;
+use crate::gpu::matrix::TILE_ROWS;
 use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, levels_of};
 
+/// Of a multiprocessor's shared memory, what keeps others from lying beside a block.
+const ALONE_PERCENT: u32 = 55;
 /// Rows of a segment up to which a block walks with a whole head.
 const SHORT_WALK: u32 = 8;
 /// The largest value head that a block's threads can hold.
@@ -110,10 +113,17 @@ impl GpuDevice {
                 tickets: self.scratch(Scratch::Tickets, tickets)?,
                 q_scale: q_scale(&shape),
             };
+            // Where the launch after it finds multiprocessors enough besides, it has none of those of the heads: memory is slower for two.
+            let is_alone = num_rows == 1
+                && shape.num_v_heads + args.output.rows().div_ceil(TILE_ROWS)
+                    <= self.facts().multiprocessors as usize;
             let launch = Launch {
                 grid: [shape.num_v_heads as u32, segments.len() as u32, 1],
                 threads: head_threads(&shape),
-                shared_bytes: 0,
+                shared_bytes: match is_alone {
+                    true => self.facts().shared_bytes_per_block / 100 * ALONE_PERCENT,
+                    false => 0,
+                },
             };
             let name = match segments.iter().all(|segment| segment.num_rows < 2) {
                 true => "delta_decode_heads",

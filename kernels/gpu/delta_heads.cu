@@ -1,5 +1,4 @@
-// Gated DeltaNet for short chains, from their rows to what is normed, in one kernel; and the commit of an accepted path in
-// all layers, which is the same without answers. A block has a head of a chain, a lane four columns.
+// Gated DeltaNet for short chains, from their rows to what is normed, in one kernel. A block has a head of a chain, a lane four columns.
 #include "delta_state.h"
 
 constexpr u32 WARP_COLUMNS = 16;
@@ -8,7 +7,6 @@ constexpr u32 HEAD_WARPS = (DV / WARP_COLUMNS + 3) / 4 * 4, GROUPS = HEAD_WARPS 
 constexpr u32 THREADS = HEAD_WARPS * LANES;
 // The warp that moves the history of a key head.
 constexpr u32 MOVER = 3;
-constexpr u32 PREFETCH_BYTES = DK * DV * 4 / HEAD_WARPS / 16 * 16;
 
 struct Shared {
     Staged<HEAD_WARPS * WARP_COLUMNS> staged[STEPS];
@@ -47,11 +45,10 @@ DEVICE void load_fixed(Raw& to, const Part& part, const Layer& layer) {
     if (part.number < 3) load_weights(to.weights, layer.conv_weight, part.channel, part.dim);
     else to.a = layer.a[block_x()], to.dt_bias = layer.dt_bias[block_x()];
 }
-template <bool ANSWERS>
 DEVICE void load_raw(Raw& to, const Sources& from, const Part& part, const Layer& layer, const Norm& norm, u32 count) {
     if (part.number < 3) load_values(to.values, from.window, part.channel, part.dim);
     else to.alpha = layer.alpha[from.gates], to.beta = layer.beta[from.gates];
-    if (ANSWERS && normed_step() < count) to.z = load_factors(norm.z + from.item * DV);
+    if (normed_step() < count) to.z = load_factors(norm.z + from.item * DV);
 }
 // The history after a single row, by the warp that has read what is left of it.
 DEVICE void keep_history(const Layer& layer, const Raw& raw, const Part& part, u32 state) {
@@ -67,7 +64,7 @@ DEVICE void keep_history(const Layer& layer, const Raw& raw, const Part& part, u
 
 // Value heads that read the same key head read the same history: the last of them to come moves it. `tickets`: of the chain's
 // key heads, zero before and after. ONE: of a chain of one row.
-template <bool ANSWERS, bool ONE>
+template <bool ONE>
 DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segment, const Step* steps, float q_scale, u32* tickets, Shared& shared) {
     u32 head = block_x(), key_head = head % HK, warp = warp_index(), lane = lane_index();
     u32 num_rows = ONE ? 1 : segment.num_rows, index = segment.state_index;
@@ -79,37 +76,33 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
     if (part.number == 0) part.channel = q_channel, part.length = q_scale;
     if (part.number == 2) part.channel = v_channel, part.dim = DV, part.length = 0.0f;
 
-    // The step before has left the state, and a copy of this one's tables lies between: no kernel that still runs writes it. A commit has
-    // no registers to spare for it, nor the need: there are other blocks to wait beside.
+    // The step before has left the state, and a copy of this one's tables lies between: no kernel that still runs writes it.
     State<4> state = {};
-    if (ANSWERS && active) load_state(state, committed + column);
-    if (!ANSWERS && lane == 0) prefetch(committed + warp * (PREFETCH_BYTES / 4), PREFETCH_BYTES);
+    if (active) load_state(state, committed + column);
     if (warp < 3 && lane < KEPT_ROWS)
         prefetch(layer.history + ((u64)index * KEPT_ROWS + lane) * CHANNELS + part.channel, part.dim * sizeof(float));
     Raw raw;
-    if (ANSWERS) load_fixed(raw, part, layer);
+    load_fixed(raw, part, layer);
     Factors gamma = {};
-    if (ANSWERS && normed_step() < STEPS) gamma = load_factors(norm.gamma);
+    if (normed_step() < STEPS) gamma = load_factors(norm.gamma);
     Sources sources = find_sources(layer, steps, index, 0, smaller(num_rows, STEPS));
     wait_for_inputs();
 
-    if (ANSWERS) load_raw<ANSWERS>(raw, sources, part, layer, norm, num_rows);
-    if (!ANSWERS && active) load_state(state, committed + column);
+    load_raw(raw, sources, part, layer, norm, num_rows);
     if (DK / 4 + lane < KEYS / 4 && warp < STEPS) {
         shared.staged[warp].q[DK / 4 + lane] = {};
         shared.staged[warp].k[DK / 4 + lane] = {};
     }
-    // What this block needs of the history has been read when a batch of steps is staged: the last of those that share it may move it. A
-    // commit asks later whether it is that one, for its registers' sake.
+    // What this block needs of the history has been read when a batch of steps is staged: the last of those that share it may move it.
     u32 came_before = 0, shares = (HV + HK - 1 - key_head) / HK;
 #pragma unroll 1
     for (u32 first = 0; first < num_rows; first += STEPS) {
         u32 count = smaller(num_rows - first, STEPS);
-        if (!ANSWERS || first > 0) {
+        if (first > 0) {
             // Not kept meanwhile: registers are for states.
             load_fixed(raw, part, layer);
             sources = find_sources(layer, steps, index, first, count);
-            load_raw<ANSWERS>(raw, sources, part, layer, norm, count);
+            load_raw(raw, sources, part, layer, norm, count);
         }
         if (part.number == 3) {
             Vec2f gates = prepare_gates(raw.alpha, raw.beta, raw.a, raw.dt_bias);
@@ -124,23 +117,21 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
             }
         }
         sync_threads();
-        if (ANSWERS && segment.advance && first + STEPS >= num_rows && warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
+        if (segment.advance && first + STEPS >= num_rows && warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
         Factors gates = {};
-        if (ANSWERS && normed_step() < count) gates = gates_of(raw.z);
+        if (normed_step() < count) gates = gates_of(raw.z);
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
-            Parts<4> parts = advance<true, ANSWERS>(state, shared.staged[i], warp_index());
-            if (!ANSWERS) continue;
+            Parts<4> parts = advance<true, true>(state, shared.staged[i], warp_index());
             float answer = whole(parts);
             if (active && lane % 8 < 4) shared.answers[i][column + lane % 4] = answer;
         }
         if (ONE && warp == MOVER && lane == 0) shared.came_before = came_before;
         // Also: the next rows overwrite what these ones needed.
-        if (ANSWERS || first + STEPS < num_rows) sync_threads();
-        if (ANSWERS && normed_step() < count) norm_head(norm, sources.item, load_factors(shared.answers[normed_step()]), gamma, gates);
+        sync_threads();
+        if (normed_step() < count) norm_head(norm, sources.item, load_factors(shared.answers[normed_step()]), gamma, gates);
     }
     if (!segment.advance) return;
-    if (!ANSWERS && warp == MOVER && lane == 0) came_before = take_ticket(tickets + key_head, shares);
     if (active) store_state(state, committed + column);
     if constexpr (ONE) {
         // Of the history of value heads each is one block's.
@@ -171,25 +162,9 @@ template <bool ONE> DEVICE void walk_heads(const HeadsArgs& args) {
     SHARED Shared shared;
     Segment segment = args.tables.segments[block_y()];
     const Step* steps = args.tables.steps + segment.first_step;
-    if (segment.num_rows > 0) walk_head<true, ONE>(args.layer, args.norm, segment, steps, args.q_scale, args.tickets + block_y() * HK, shared);
+    if (segment.num_rows > 0) walk_head<ONE>(args.layer, args.norm, segment, steps, args.q_scale, args.tickets + block_y() * HK, shared);
     else wait_for_inputs();
 }
 KERNEL_AHEAD(delta_walk_heads, HeadsArgs, THREADS, 1) { walk_heads<false>(args); }
 // Chains of one row: a launch is so short that the instructions which others need would count.
 KERNEL_AHEAD(delta_decode_heads, HeadsArgs, THREADS, 1) { walk_heads<true>(args); }
-
-// Layers of a launch: as many as a kernel's struct has room for.
-constexpr u32 MOST_LAYERS = 48;
-struct CommitArgs {
-    // Of the one path.
-    Tables tables;
-    // [layers, HK].
-    u32* tickets;
-    Layer layers[MOST_LAYERS];
-};
-// Grid: heads, layers.
-KERNEL_AHEAD(delta_commit, CommitArgs, THREADS, 2) {
-    let_next_start();
-    SHARED Shared shared;
-    walk_head<false, false>(args.layers[block_y()], {}, args.tables.segments[0], args.tables.steps, 0.0f, args.tickets + block_y() * HK, shared);
-}

@@ -48,14 +48,17 @@ DEVICE Window window_of(const Tables& tables, const Layer& layer, u32 state, u32
     }
     return window;
 }
-// The same of step `at` of a chain, whose rows need not be looked for one after another.
-DEVICE Window window_of_chain(const Step* steps, const Layer& layer, u32 state, u32 at) {
+// The same of step `at` of a chain, whose rows, `row_of(step)`, need not be looked for one after another.
+template <typename RowOf> DEVICE Window window_of_chain(const RowOf& row_of, const Layer& layer, u32 state, u32 at) {
     Window window;
 #pragma unroll
     for (u32 back = 0; back < TAPS; back++)
-        window.rows[KEPT_ROWS - back] = back <= at ? layer.qkv + (u64)steps[at - back].row * CHANNELS
+        window.rows[KEPT_ROWS - back] = back <= at ? layer.qkv + (u64)row_of(at - back) * CHANNELS
                                                    : layer.history + ((u64)state * KEPT_ROWS + KEPT_ROWS - (back - at)) * CHANNELS;
     return window;
+}
+DEVICE Window window_of_chain(const Step* steps, const Layer& layer, u32 state, u32 at) {
+    return window_of_chain([&](u32 i) { return steps[i].row; }, layer, state, at);
 }
 
 // ln(1 + e^x). A decay is applied thousands of times over, so it and this are computed to the last place or so.

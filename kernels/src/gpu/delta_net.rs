@@ -1,22 +1,18 @@
 //! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed on their way to the output projection. See
-//! gpu/delta_net.cu and gpu/activate.cu, and gpu/delta_heads.cu for short chains.
-//!
-//! A commit is a short chain without answers over the rows of the forward pass, of all layers in one launch, with tables in
-//! which the accepted path is a chain.
+//! gpu/delta_net.cu and gpu/activate.cu, gpu/delta_heads.cu for short chains, and gpu/delta_commit.cu.
 //!
 //! Which kernels run, and how large, follows from the number of rows of each segment and from which segments advance;
 //! trees and states may change where a step that was recorded runs again.
 
+mod commit;
 mod launches;
 
 use crate::buffer::Buffer;
-use crate::device::{
-    DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Visibility,
-};
+use crate::device::{DeltaNetArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::delta_net::launches::{
-    CommitArgs, HeadsArgs, Layer, MOST_LAYERS, Norm, PrepareArgs, THREADS, WARPS, WalkArgs,
-    head_threads, level_bytes, long_walks, walking_blocks, whole_heads,
+    HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WARPS, WalkArgs, head_threads, level_bytes,
+    long_walks, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
 use crate::gpu::device::GpuDevice;
@@ -26,7 +22,7 @@ use crate::gpu::linear::GatedNorm;
 use crate::gpu::matrix::TILE_ROWS;
 use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
-use crate::gpu::tables::{HostTables, MAX_SAVED_LEVELS, SegmentEntry, levels_of};
+use crate::gpu::tables::{MAX_SAVED_LEVELS, SegmentEntry, levels_of};
 
 /// Of a multiprocessor's shared memory, what keeps others from lying beside a block.
 const ALONE_PERCENT: u32 = 55;
@@ -102,8 +98,9 @@ impl GpuDevice {
             dt_bias: args.dt_bias,
             state: args.state,
         };
-        inputs.check(staged.host())?;
         let segments = &staged.host().segments;
+        let indices = segments.iter().map(|s| s.state_index as usize + 1);
+        inputs.check(num_rows, indices.max().unwrap_or(0))?;
         if self.walks_heads(&shape, segments) {
             let tickets = segments.len() * shape.num_k_heads * size_of::<u32>();
             let heads = HeadsArgs {
@@ -139,36 +136,6 @@ impl GpuDevice {
             norm: args.norm,
         };
         args.project(|linear| self.gated_heads_op(&linear, gated))
-    }
-
-    pub(super) fn delta_net_commit_op(
-        &self,
-        args: DeltaNetCommitArgs<'_>,
-    ) -> Result<(), DeviceError> {
-        let shape = args.shape;
-        let staged = self.stage(HostTables::path(args.rows, args.state_index))?;
-        let mut layers = Vec::with_capacity(args.layers.len());
-        for layer in &args.layers {
-            let inputs = Inputs::of_commit(shape, layer);
-            inputs.check(staged.host())?;
-            layers.push(inputs.layer());
-        }
-        for layers in layers.chunks(MOST_LAYERS) {
-            let tickets = layers.len() * shape.num_k_heads * size_of::<u32>();
-            let mut commit = CommitArgs {
-                tables: staged.ptrs,
-                tickets: self.scratch(Scratch::Tickets, tickets)?,
-                layers: [Layer::NONE; MOST_LAYERS],
-            };
-            commit.layers[..layers.len()].copy_from_slice(layers);
-            let launch = Launch {
-                grid: [shape.num_v_heads as u32, layers.len() as u32, 1],
-                threads: head_threads(&shape),
-                shared_bytes: 0,
-            };
-            self.launch(&whole_heads(&shape), "delta_commit", launch, &commit)?;
-        }
-        Ok(())
     }
 
     /// Prepares rows, walks them, and moves the states of segments that advance.
@@ -265,21 +232,7 @@ impl GpuDevice {
     }
 }
 
-impl<'a> Inputs<'a> {
-    fn of_commit(shape: DeltaNetShape, layer: &'a DeltaNetCommitLayer<'_>) -> Self {
-        Self {
-            op: "delta_net_commit",
-            shape,
-            qkv: layer.qkv,
-            alpha: layer.alpha,
-            beta: layer.beta,
-            conv_weight: layer.conv_weight,
-            a: layer.a,
-            dt_bias: layer.dt_bias,
-            state: layer.state,
-        }
-    }
-
+impl Inputs<'_> {
     fn layer(&self) -> Layer {
         Layer {
             qkv: ptr(self.qkv),
@@ -293,11 +246,9 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    fn check(&self, tables: &HostTables) -> Result<(), DeviceError> {
+    /// Whether there is room for so many rows, and for the states of so many sequences.
+    fn check(&self, num_rows: usize, sequences: usize) -> Result<(), DeviceError> {
         let shape = &self.shape;
-        let num_rows = tables.rows.len();
-        let indices = tables.segments.iter().map(|s| s.state_index as usize + 1);
-        let sequences = indices.max().unwrap_or(0);
         let (channels, heads) = (shape.conv_channels(), shape.num_v_heads);
         for (what, buffer, len) in [
             ("qkv", self.qkv, num_rows * channels),

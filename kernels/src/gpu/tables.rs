@@ -96,31 +96,6 @@ impl HostTables {
         tables
     }
 
-    /// An accepted path, which a state moves along: its rows as they stand in a batch, with no others.
-    pub(crate) fn path(rows: &[usize], state_index: usize) -> Self {
-        let nodes: Vec<i32> = (-1..).take(rows.len()).collect();
-        let segment = Segment {
-            first_row: 0,
-            parents: &nodes,
-            committed_len: 0,
-            first_position: 0,
-            pages: &[],
-            state_index,
-            advance: true,
-            window: None,
-        };
-        let mut tables = Self::new(&[segment], Visibility::Ancestors);
-        let num_rows = rows.iter().map(|row| row + 1).max().unwrap_or(0);
-        let chain = std::mem::replace(&mut tables.rows, vec![UNUSED; num_rows]);
-        for (node, mut entry) in chain.into_iter().enumerate() {
-            let parent = node.checked_sub(1).map(|above| rows[above] as u32);
-            entry.parent_row = parent.unwrap_or(NONE);
-            tables.rows[rows[node]] = entry;
-            tables.steps[node].row = rows[node] as u32;
-        }
-        tables
-    }
-
     fn push(&mut self, number: u32, segment: &Segment<'_>, visibility: Visibility) {
         let nodes = segment.parents.len();
         let is_chain = (-1..).zip(segment.parents).all(|(i, &parent)| i == parent);

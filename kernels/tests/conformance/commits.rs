@@ -1,4 +1,4 @@
-//! A commit of many layers at a time does to each what one of that layer alone does.
+//! A commit of many layers at a time, and of a long path, does to each layer what commits of that layer alone do, piece by piece.
 
 use kernels::{
     Buffer, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Device,
@@ -7,9 +7,11 @@ use kernels::{
 
 use crate::data::{Noise, devices, download, same_bits, upload};
 
-/// More than a GPU takes in one launch.
+/// More than a GPU takes in one launch, of both.
 const LAYERS: usize = 70;
-const PATH: &[usize] = &[1, 2, 4, 7, 8, 11];
+const PATH: &[usize] = &[1, 2, 4, 7, 8, 11, 12, 13, 15, 17, 20, 22, 25, 29];
+/// Rows of the forward pass.
+const ROWS: usize = 30;
 
 struct Recurrent {
     inputs: [Buffer; 6],
@@ -19,7 +21,7 @@ struct Recurrent {
 impl Recurrent {
     fn new(device: &dyn Device, shape: DeltaNetShape, noise: &mut Noise) -> Self {
         let heads = shape.num_v_heads;
-        let per_row = [shape.conv_channels(), heads, heads].map(|len| 12 * len);
+        let per_row = [shape.conv_channels(), heads, heads].map(|len| ROWS * len);
         let [qkv, alpha, beta] = per_row;
         let lens = [
             qkv,
@@ -63,12 +65,12 @@ fn recurrent_states_of_many_layers_move_like_those_of_one() {
         conv_taps: 3,
     };
     for device in devices().iter().map(AsRef::as_ref) {
-        let commit = |layers: Vec<DeltaNetCommitLayer<'_>>| {
+        let commit = |layers: Vec<DeltaNetCommitLayer<'_>>, rows: &[usize]| {
             device.delta_net_commit(DeltaNetCommitArgs {
                 shape,
                 layers,
                 state_index: 1,
-                rows: PATH,
+                rows,
             });
         };
         let [mut all, mut single] = [(); 2].map(|()| {
@@ -76,10 +78,12 @@ fn recurrent_states_of_many_layers_move_like_those_of_one() {
             let layer = |_| Recurrent::new(device, shape, &mut noise);
             (0..LAYERS).map(layer).collect::<Vec<_>>()
         });
-        commit(all.iter_mut().map(Recurrent::layer).collect());
+        commit(all.iter_mut().map(Recurrent::layer).collect(), PATH);
         for (number, (one, of_many)) in single.iter_mut().zip(&all).enumerate() {
             let before = download(device, &one.state.recurrent);
-            commit(vec![one.layer()]);
+            for rows in PATH.chunks(5) {
+                commit(vec![one.layer()], rows);
+            }
             let what = format!("layer {number} on {}", device.name());
             let got = [&of_many.state.recurrent, &of_many.state.conv];
             let want = [&one.state.recurrent, &one.state.conv];

@@ -11,8 +11,6 @@ pub(super) const WARPS: usize = 4;
 const STRIP: usize = 16;
 /// Columns of a warp of a block that walks with a whole head.
 const HEAD_COLUMNS: usize = 16;
-/// Layers that one launch commits.
-pub(super) const MOST_LAYERS: usize = 48;
 
 /// See gpu/delta_rows.h.
 #[derive(Clone, Copy)]
@@ -88,15 +86,6 @@ pub(super) struct HeadsArgs {
     pub q_scale: f32,
 }
 
-/// See gpu/delta_heads.cu.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct CommitArgs {
-    pub tables: TablePtrs,
-    pub tickets: DevicePtr,
-    pub layers: [Layer; MOST_LAYERS],
-}
-
 /// All that this module launches, for the shapes of the published models; see [`crate::gpu::sources`].
 pub(in crate::gpu) fn sources() -> Vec<Source> {
     let shapes = [16, 32, 48].map(|num_v_heads| DeltaNetShape {
@@ -106,8 +95,8 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
         v_dim: 128,
         conv_taps: 4,
     });
-    let both = |shape| [long_walks(shape), whole_heads(shape)];
-    shapes.iter().flat_map(both).collect()
+    let all = |shape| [long_walks(shape), whole_heads(shape), commits(shape)];
+    shapes.iter().flat_map(all).collect()
 }
 
 /// Kernels for any rows.
@@ -116,10 +105,16 @@ pub(super) fn long_walks(shape: &DeltaNetShape) -> Source {
     source("delta_net.cu", text, shape)
 }
 
-/// Kernels for short chains, and for commits.
+/// Kernels for short chains.
 pub(super) fn whole_heads(shape: &DeltaNetShape) -> Source {
     let text = include_str!("../../../gpu/delta_heads.cu");
     source("delta_heads.cu", text, shape)
+}
+
+/// Kernels for accepted paths.
+pub(super) fn commits(shape: &DeltaNetShape) -> Source {
+    let text = include_str!("../../../gpu/delta_commit.cu");
+    source("delta_commit.cu", text, shape)
 }
 
 fn source(name: &'static str, text: &'static str, shape: &DeltaNetShape) -> Source {

@@ -82,19 +82,3 @@ fn rows_know_their_places_and_paths() {
         (71, 73, NONE)
     );
 }
-
-#[test]
-fn a_path_is_a_chain_of_rows_that_stand_apart() {
-    let tables = HostTables::path(&[2, 5, 3], 7);
-    let parents = |row: usize| tables.rows[row].parent_row;
-    assert_eq!([2, 5, 3].map(parents), [NONE, 2, 5]);
-    let segments = [0, 1, 2, 3, 4, 5].map(|row: usize| tables.rows[row].segment);
-    assert_eq!(segments, [NONE, NONE, 0, 0, NONE, 0]);
-    let walk: Vec<_> = tables.steps.iter().map(|s| (s.row, s.load)).collect();
-    assert_eq!(walk, [(2, BASE), (5, NONE), (3, NONE)]);
-    let segment = tables.segments[0];
-    assert_eq!(
-        (segment.num_rows, segment.state_index, segment.advance),
-        (3, 7, 1)
-    );
-}

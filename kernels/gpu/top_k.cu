@@ -133,16 +133,16 @@ KERNEL(top_k_merge, TopKArgs, 256) {
     if (thread_index() == 0) tell(args);
 }
 
-// Grid: slices, rows.
-KERNEL(best_ids, TopKArgs, 256) {
+// By a block with a slice of OWN ids a thread.
+template <u32 OWN> DEVICE void find_best(const TopKArgs& args) {
     SHARED u32 is_last;
     u32 slice = block_x(), row = block_y();
     const float* logits = args.logits + (u64)row * args.vocab_size;
     u64* of_slices = args.best + (u64)row * args.num_slices;
     u64 best = NO_KEY;
 #pragma unroll
-    for (u32 i = 0; i < EACH; i++) {
-        u32 id = slice * SLICE + i * THREADS + thread_index();
+    for (u32 i = 0; i < OWN; i++) {
+        u32 id = (slice * OWN + i) * THREADS + thread_index();
         if (id < args.vocab_size) best = larger(best, key_of(logits[id], id));
     }
     best = block_best(best, 0);
@@ -161,3 +161,7 @@ KERNEL(best_ids, TopKArgs, 256) {
     args.ids[row] = id_of(best);
     tell(args);
 }
+// Grid: slices, rows.
+KERNEL(best_ids, TopKArgs, 256) { find_best<EACH>(args); }
+// Of rows of which each has work enough with fewer blocks: so many that all run at once.
+KERNEL(best_ids_of_rows, TopKArgs, 256) { find_best<4 * EACH>(args); }

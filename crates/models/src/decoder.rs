@@ -383,9 +383,19 @@ impl Decoder {
         };
         for (first, rows) in (0..).step_by(HEAD_ROWS).zip(rows.chunks(HEAD_ROWS)) {
             if !has_logits {
-                device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
-                let x = (&s.head_rows, rows.len());
-                head.logits(device, config, embedding.as_ref(), x, &mut s.logits);
+                // All rows of a tree are there as they are wanted.
+                let are_first = rows.iter().copied().eq(0..rows.len());
+                if !are_first {
+                    device.gather_rows(&s.h, config.hidden_size, rows, &mut s.head_rows);
+                }
+                let x = if are_first { &s.h } else { &s.head_rows };
+                head.logits(
+                    device,
+                    config,
+                    embedding.as_ref(),
+                    (x, rows.len()),
+                    &mut s.logits,
+                );
             }
             take(&s.logits, first, rows.len());
         }

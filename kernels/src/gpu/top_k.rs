@@ -12,6 +12,8 @@ use crate::gpu::words::Words;
 
 /// Logits of a slice; see gpu/top_k.cu.
 const SLICE: usize = 2048;
+/// The same where only the best of several rows are asked for.
+const LONG_SLICE: usize = 4 * SLICE;
 const THREADS: u32 = 256;
 
 /// See gpu/top_k.cu.
@@ -115,7 +117,11 @@ impl GpuDevice {
         }
         // One of a row alone needs no sums.
         let is_best = k == 1 && args.log_probs.is_none() && args.values.is_none();
-        let num_slices = args.vocab_size.div_ceil(SLICE);
+        let (best_kernel, slice) = match (is_best, rows) {
+            (true, 2..) => ("best_ids_of_rows", LONG_SLICE),
+            _ => ("best_ids", SLICE),
+        };
+        let num_slices = args.vocab_size.div_ceil(slice);
         let per_slice = k.min(SLICE);
         let best_bytes = rows * num_slices * per_slice * size_of::<u64>();
         let sums_bytes = rows * num_slices * 2 * size_of::<f32>();
@@ -146,7 +152,7 @@ impl GpuDevice {
             shared_bytes: 0,
         };
         if is_best {
-            self.launch(&source(), "best_ids", slices, &kernel_args)?;
+            self.launch(&source(), best_kernel, slices, &kernel_args)?;
         } else {
             self.launch(&source(), "top_k_slices", slices, &kernel_args)?;
             let merge = Launch {

@@ -2,16 +2,18 @@
 //
 // x: [N, K]. Grid: N by stretches of 2048 inputs and, where there is a norm, one more block, for the row's factor.
 // NORMED: there is a norm of whole rows, as row_norm.h has it. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
-// for by256, by32 and floats. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
+// for by256, by32 and floats. REST: splits of the sums that meet here (rest.h); 0: rows are whole. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
 // would count.
 #ifndef FORMS
 #define NORMED 1
 #define GATED 0
+#define REST 0
 #define FORMS 1
 #define IN_CORES 0
 #define ALIGNED 1
 #endif
 #include "activate.h"
+#include "rest.h"
 #if GATED
 #include "gated_norm.h"
 #endif
@@ -28,6 +30,7 @@ struct ActivateArgs {
     // Of norms, [N].
     float* factors;
     Activations to;
+    Rest rest;
     u32 cols;
     float eps;
     // See Layout.
@@ -96,7 +99,13 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
     scale(v, gamma);
 #else
     wait_for_inputs();
+#if REST
+    u32 at = 256 * block + OWN * lane_index();
+    if (at >= args.rest.first && at < cols) meet<REST>(args.rest, row, at, v);
+    else load_block(x, block, v);
+#else
     load_block(x, block, v);
+#endif
 #endif
     if (256 * block >= cols) return;
     bool inputs_first = args.apart > 1;

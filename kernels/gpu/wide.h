@@ -5,9 +5,10 @@
 // A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs,
 // or 8 / `splits` of them. Units of work: first those that are whole, by column block and row block, the fastest first, then the
 // others by column block, split, matrix and row block, so that weights are read again from L2. Sums of splits meet in `parts`, where
-// the warp that comes last adds them up, or in a cluster (matmul_fed.cu).
+// the warp that comes last adds them up, or in a cluster (matmul_fed.cu), or where the outputs are read (rest.h).
 #pragma once
 #include "products.h"
+#include "rest.h"
 
 constexpr u32 THREADS = ROW_WARPS * COLUMN_WARPS * LANES;
 constexpr u32 BLOCK_COLUMN_TILES = COLUMN_WARPS * COLUMN_TILES;
@@ -22,6 +23,8 @@ struct WideArgs {
     // If units are whole, three sums for each block of the grid; then those of split and matrix, for each output of the others.
     Vec4f* parts;
     u32* tickets;
+    // Of units that are not whole, where there is one job; no sums: theirs meet here.
+    Rest rest;
     u32 num_jobs;
     u32 cols;
     // N.
@@ -180,8 +183,10 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
     return shuffle(is_last, 0) != 0;
 }
 
-// Calls `each` with column tile, number and place of a thread's outputs of column tiles `first..end`; i = 0..3 as in c of mma.h.
-template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
+// Calls `each` with column tile, number and place of a thread's outputs of column tiles `first..end` in `out`, of which a column has `rows`; i = 0..3
+// as in c of mma.h.
+template <typename Each>
+DEVICE void for_outputs_in(float* out, u32 rows, const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
     u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
     u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
 #pragma unroll
@@ -189,8 +194,11 @@ template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Uni
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             u32 r = row + i / 2 * 8, c = column + ct * COLUMNS + i % 2;
-            if (r < unit.rows && c < args.num_rows) each(ct, i, unit.out + (u64)c * unit.rows + r);
+            if (r < unit.rows && c < args.num_rows) each(ct, i, out + (u64)c * rows + r);
         }
+}
+template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
+    for_outputs_in(unit.out, unit.rows, args, unit, first, end, each);
 }
 // What outputs are added to. Some at once: the compiler would have each wait for what is written before it.
 DEVICE void load_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, Sums& before) {
@@ -252,6 +260,10 @@ DEVICE void put_out(const WideArgs& args, const Unit& unit, u8* shared, const Fa
     if (unit.splits == 1) {
         if (args.matrices == 2) load_sums(sums_at<OF_FIRST_MATRIX>(unit, shared), more);
         if (loads) load_outputs(args, unit, 0, COLUMN_TILES, more);
+    } else if (args.rest.sums) {
+        float* sums = args.rest.of_part(unit.matrix * unit.splits + unit.split) - args.rest.first;
+        for_outputs_in(sums, args.rest.rows, args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* to) { *to = acc[ct][i]; });
+        return;
     } else {
         store_sums(part_of(unit), acc);
         // They come while the warp hears whether it is the last.

@@ -27,7 +27,7 @@ pub use crate::device::batch::{Segment, Step, Visibility};
 pub use crate::device::delta_net::{
     DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState,
 };
-pub use crate::device::linear::{GatedLinearArgs, LinearArgs, Norm, Projection};
+pub use crate::device::linear::{FeedForwardArgs, GatedLinearArgs, LinearArgs, Norm, Projection};
 pub use crate::device::matrix::{Matrix, MatrixSource};
 pub use crate::device::rows::{StoreColumnsArgs, TopKArgs};
 
@@ -138,6 +138,12 @@ pub trait Device: Send + Sync {
 
     /// See [`GatedLinearArgs`].
     fn gated_linear(&self, args: GatedLinearArgs<'_>);
+
+    /// See [`FeedForwardArgs`]: its two products, with the same bits.
+    fn feed_forward(&self, mut args: FeedForwardArgs<'_>) {
+        self.gated_linear(args.gated());
+        args.project(|linear| self.linear(linear));
+    }
 
     /// See [`AttentionArgs`].
     fn attention(&self, args: AttentionArgs<'_>);

@@ -52,3 +52,50 @@ pub struct GatedLinearArgs<'a> {
     /// \[N, F\].
     pub out: &'a mut Buffer,
 }
+
+/// `h += Wd (silu(Wg norm(h)) * (Wu norm(h)))`.
+#[derive(Debug)]
+pub struct FeedForwardArgs<'a> {
+    /// Rows in the batch.
+    pub num_rows: usize,
+    /// \[N, E\], the residual stream.
+    pub h: &'a mut Buffer,
+    /// Of the rows that gate and up read.
+    pub norm: Norm<'a>,
+    /// \[F, E\].
+    pub gate: &'a Matrix,
+    /// \[F, E\].
+    pub up: &'a Matrix,
+    /// \[E, F\].
+    pub down: &'a Matrix,
+    /// \[N, F\], room for what is between; what it holds afterwards is the device's own business.
+    pub hidden: &'a mut Buffer,
+}
+
+impl FeedForwardArgs<'_> {
+    /// Its first product.
+    pub(crate) fn gated(&mut self) -> GatedLinearArgs<'_> {
+        GatedLinearArgs {
+            num_rows: self.num_rows,
+            x: self.h,
+            norm: Some(self.norm),
+            gate: self.gate,
+            up: self.up,
+            out: self.hidden,
+        }
+    }
+
+    /// Has its second product computed.
+    pub(crate) fn project<R>(self, compute: impl FnOnce(LinearArgs<'_, '_>) -> R) -> R {
+        compute(LinearArgs {
+            num_rows: self.num_rows,
+            x: self.hidden,
+            norm: None,
+            projections: &mut [Projection {
+                weight: self.down,
+                out: self.h,
+            }],
+            accumulate: true,
+        })
+    }
+}

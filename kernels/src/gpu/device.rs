@@ -11,8 +11,8 @@ use tensor_channel::ChannelDevice;
 use crate::buffer::{Buffer, NOT_F16};
 use crate::decode_path::DecodePath;
 use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, GatedLinearArgs, KvAppendArgs,
-    KvCommitArgs, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs, TopKArgs,
+    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, FeedForwardArgs, GatedLinearArgs,
+    KvAppendArgs, KvCommitArgs, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs, TopKArgs,
 };
 use crate::error::DeviceError;
 use crate::gpu::cuda::Cuda;
@@ -392,6 +392,14 @@ impl Device for GpuDevice {
             return;
         }
         self.note(self.gated_linear_op(args));
+    }
+
+    fn feed_forward(&self, mut args: FeedForwardArgs<'_>) {
+        if self.tell(|recorder| recorder.gated_linear(&args.gated())) {
+            args.project(|linear| self.linear(linear));
+            return;
+        }
+        self.note(self.feed_forward_op(args));
     }
 
     fn attention(&self, args: AttentionArgs<'_>) {

@@ -7,7 +7,7 @@ mod work;
 
 use tensor::DType;
 
-use crate::device::{GatedLinearArgs, LinearArgs};
+use crate::device::{FeedForwardArgs, GatedLinearArgs, LinearArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{Launch, Source};
@@ -16,8 +16,8 @@ use crate::gpu::linear::narrow::Narrow;
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
 use crate::gpu::linear::work::{
-    Before, Jobs, MAX_JOBS, Product, Rows, Shape, check, gated_product, products_of, types_of,
-    work_of,
+    Before, Jobs, MAX_JOBS, Product, Rest, Rows, Shape, check, gated_product, products_of,
+    types_of, work_of,
 };
 pub(super) use crate::gpu::linear::work::{GatedNorm, LINE_BYTES, SLICES, dtypes};
 use crate::gpu::matrix::{TILE_ROWS, pack_source};
@@ -62,6 +62,21 @@ impl GpuDevice {
     pub(super) fn gated_linear_op(&self, args: GatedLinearArgs<'_>) -> Result<(), DeviceError> {
         let (product, rows) = gated_product(&args);
         self.multiply(&rows, &[product])
+    }
+
+    pub(super) fn feed_forward_op(&self, mut args: FeedForwardArgs<'_>) -> Result<(), DeviceError> {
+        let gated = args.gated();
+        let (product, rows) = gated_product(&gated);
+        let product = [product];
+        let Some(shape) = work_of(&rows, &product, |work| Shape::of(work, self.facts())) else {
+            return Ok(());
+        };
+        let [product] = product;
+        let before = self.multiply_up_to_rest(shape?, &rows, product)?;
+        args.project(|linear| {
+            let (products, rows) = products_of(&linear);
+            self.multiply(&Rows { before, ..rows }, &products)
+        })
     }
 
     /// Products of several rows of heads that are normed and gated before.
@@ -167,15 +182,52 @@ impl GpuDevice {
         rows: &Rows<'_>,
         products: &[Product<'_>],
     ) -> Result<(), DeviceError> {
-        let Some(cols) = products.first().map(|first| first.weight.cols) else {
+        let Some(first) = products.first() else {
             return Ok(());
         };
+        let (types, cols) = (types_of(products), first.weight.cols);
+        Self::check_rows(rows, products, cols)?;
+        match shape {
+            Shape::Narrow(shape) => self.launch_narrow(&shape, types, rows, products, cols),
+            Shape::Wide(shape) => {
+                let rest = self.launch_wide(&shape, types, rows, products, false);
+                rest.map(|_| ())
+            }
+        }
+    }
+
+    /// The same of gate and up, but for sums of splits that meet where outputs are read: what is to become of these before.
+    fn multiply_up_to_rest(
+        &self,
+        shape: Shape,
+        rows: &Rows<'_>,
+        product: Product<'_>,
+    ) -> Result<Before<'static>, DeviceError> {
+        match shape {
+            Shape::Wide(shape) if shape.leaves_rest(product.weight.rows) => {
+                let products = [product];
+                Self::check_rows(rows, &products, products[0].weight.cols)?;
+                let rest = self.launch_wide(&shape, types_of(&products), rows, &products, true)?;
+                Ok(Before::Rest(rest, shape.splits))
+            }
+            _ => {
+                self.multiply_in(shape, rows, &[product])?;
+                Ok(Before::Nothing)
+            }
+        }
+    }
+
+    fn check_rows(
+        rows: &Rows<'_>,
+        products: &[Product<'_>],
+        cols: usize,
+    ) -> Result<(), DeviceError> {
         for product in products {
             assert_eq!(product.weight.cols, cols, "projections of one input");
         }
         check("x", rows.x.len(), rows.num_rows * cols);
         match rows.before {
-            Before::Nothing => {}
+            Before::Nothing | Before::Rest(..) => {}
             Before::Norm(norm) => {
                 check("gamma", norm.gamma.len(), cols);
                 if cols > MOST_NORMED_COLS {
@@ -192,11 +244,7 @@ impl GpuDevice {
                 check("gamma", gated.norm.gamma.len(), gated.head_dim);
             }
         }
-        let types = types_of(products);
-        match shape {
-            Shape::Narrow(shape) => self.launch_narrow(&shape, types, rows, products, cols),
-            Shape::Wide(shape) => self.launch_wide(&shape, types, rows, products, cols),
-        }
+        Ok(())
     }
 
     fn launch_narrow(
@@ -215,7 +263,6 @@ impl GpuDevice {
         if shape.row_inside() {
             args.row = ptr(rows.x);
             match rows.before {
-                Before::Nothing => {}
                 Before::Norm(norm) => {
                     args.gamma = ptr(norm.gamma);
                     args.eps = norm.eps;
@@ -228,9 +275,11 @@ impl GpuDevice {
                         got: 1,
                     });
                 }
+                // A row by itself has no rest.
+                Before::Nothing | Before::Rest(..) => {}
             }
         } else {
-            let activated = self.activate(rows, shape.columns(), cols, types, None)?;
+            let activated = self.activate(rows, shape.columns(), cols, types, None, None)?;
             args.x = activated.forms;
             args.factors = activated.factors;
         }
@@ -244,20 +293,49 @@ impl GpuDevice {
         self.launch(&shape.source(types), "matmul", launch, &args)
     }
 
+    /// `leaves`: sums of what is split are left for those who read the one product's outputs.
     fn launch_wide(
         &self,
         shape: &Wide,
         types: u32,
         rows: &Rows<'_>,
         products: &[Product<'_>],
-        cols: usize,
-    ) -> Result<(), DeviceError> {
-        let activated = self.activate(rows, shape.columns(), cols, types, Some(shape))?;
+        leaves: bool,
+    ) -> Result<Rest, DeviceError> {
+        let cols = products[0].weight.cols;
         let jobs = Jobs::new(products, shape.block_rows());
         let blocks = jobs.blocks as usize;
         let outputs = blocks * shape.column_blocks;
+        let parts_bytes = shape.parts_bytes(blocks, self.facts());
+        let rest_at = parts_bytes.next_multiple_of(256);
+        let first = shape.whole_blocks * shape.block_rows();
+        let rest_rows = if leaves {
+            products[0].weight.rows - first
+        } else {
+            0
+        };
+        let sums = shape.matrices * shape.splits * rows.num_rows * rest_rows;
+        let factors_at = rest_at + (sums * size_of::<f32>()).next_multiple_of(256);
+        let scratch_bytes = match leaves {
+            true => factors_at + rows.num_rows * size_of::<f32>(),
+            false => parts_bytes,
+        };
+        let parts = self.scratch(Scratch::Partials, scratch_bytes)?;
+        let kept = leaves.then(|| parts.add(factors_at));
+        let activated = self.activate(rows, shape.columns(), cols, types, Some(shape), kept)?;
+        let rest = match leaves {
+            true => Rest {
+                sums: parts.add(rest_at),
+                factors: activated.factors,
+                first: first as u32,
+                rows: rest_rows as u32,
+                num_rows: rows.num_rows as u32,
+            },
+            false => Rest::NONE,
+        };
         let args = WideArgs {
-            parts: self.scratch(Scratch::Partials, shape.parts_bytes(blocks, self.facts()))?,
+            parts,
+            rest,
             tickets: self.scratch(Scratch::Tickets, 4 * outputs * shape.warps())?,
             jobs: jobs.jobs,
             x: activated.forms,
@@ -277,7 +355,8 @@ impl GpuDevice {
             threads: shape.block_threads() as u32,
             shared_bytes: shape.shared_bytes as u32,
         };
-        self.launch(&shape.source(types), shape.kernel(), launch, &args)
+        self.launch(&shape.source(types), shape.kernel(), launch, &args)?;
+        Ok(rest)
     }
 }
 

@@ -52,6 +52,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("activations.h", include_str!("../../gpu/activations.h")),
     ("row_norm.h", include_str!("../../gpu/row_norm.h")),
     ("activate.h", include_str!("../../gpu/activate.h")),
+    ("rest.h", include_str!("../../gpu/rest.h")),
     ("gated_norm.h", include_str!("../../gpu/gated_norm.h")),
     ("delta_rows.h", include_str!("../../gpu/delta_rows.h")),
     ("delta_state.h", include_str!("../../gpu/delta_state.h")),

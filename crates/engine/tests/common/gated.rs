@@ -3,9 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kernels::{
-    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
-    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, SparseAttentionArgs,
-    Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
+    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, FeedForwardArgs,
+    GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
+    SparseAttentionArgs, Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
 };
 
 use super::device;
@@ -193,6 +193,10 @@ impl Device for GatedDevice {
 
     fn gated_linear(&self, args: GatedLinearArgs<'_>) {
         self.inner.gated_linear(args);
+    }
+
+    fn feed_forward(&self, args: FeedForwardArgs<'_>) {
+        self.inner.feed_forward(args);
     }
 
     fn attention(&self, args: AttentionArgs<'_>) {

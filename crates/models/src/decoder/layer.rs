@@ -1,6 +1,6 @@
 //! One layer: what mixes tokens, and the feed-forward part.
 
-use kernels::{Buffer, Device, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection};
+use kernels::{Buffer, Device, FeedForwardArgs, Matrix, Norm};
 
 use crate::attention::Attention;
 use crate::decoder::scratch::Scratch;
@@ -56,25 +56,16 @@ pub(crate) fn feed_forward(
     num_rows: usize,
     s: &mut Scratch,
 ) {
-    device.gated_linear(GatedLinearArgs {
+    device.feed_forward(FeedForwardArgs {
         num_rows,
-        x: &s.h,
-        norm: Some(Norm {
+        h: &mut s.h,
+        norm: Norm {
             gamma: &layer.ffn_norm,
             eps,
-        }),
+        },
         gate: &layer.gate,
         up: &layer.up,
-        out: &mut s.ffn,
-    });
-    device.linear(LinearArgs {
-        num_rows,
-        x: &s.ffn,
-        norm: None,
-        projections: &mut [Projection {
-            weight: &layer.down,
-            out: &mut s.h,
-        }],
-        accumulate: true,
+        down: &layer.down,
+        hidden: &mut s.ffn,
     });
 }

@@ -2,7 +2,7 @@
 //! goes through the layers and sees that context and itself.
 
 use kernels::{
-    AttentionArgs, Buffer, Device, GatedLinearArgs, HeadNorm, KvAppendArgs, KvLayer, LinearArgs,
+    AttentionArgs, Buffer, Device, FeedForwardArgs, HeadNorm, KvAppendArgs, KvLayer, LinearArgs,
     Matrix, Norm, Projection, RopeArgs, RopeStyle, Segment, Step, TopKArgs, Visibility,
 };
 use kv_cache::{Cache, LayerMut};
@@ -204,18 +204,18 @@ impl Graph {
                     out: &mut s.mixed,
                 });
                 add(device, num_rows, &s.mixed, &layer.output, &mut s.h);
-                device.gated_linear(GatedLinearArgs {
+                device.feed_forward(FeedForwardArgs {
                     num_rows,
-                    x: &s.h,
-                    norm: Some(Norm {
+                    h: &mut s.h,
+                    norm: Norm {
                         gamma: &layer.ffn_norm,
                         eps,
-                    }),
+                    },
                     gate: &layer.gate,
                     up: &layer.up,
-                    out: &mut s.ffn,
+                    down: &layer.down,
+                    hidden: &mut s.ffn,
                 });
-                add(device, num_rows, &s.ffn, &layer.down, &mut s.h);
             }
         });
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::{
-    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, GatedLinearArgs,
-    KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource, SparseAttentionArgs,
-    Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
+    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, FeedForwardArgs,
+    GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
+    SparseAttentionArgs, Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
 };
 
 pub struct Watched {
@@ -116,6 +116,10 @@ impl Device for Watched {
 
     fn gated_linear(&self, args: GatedLinearArgs<'_>) {
         self.inner.gated_linear(args);
+    }
+
+    fn feed_forward(&self, args: FeedForwardArgs<'_>) {
+        self.inner.feed_forward(args);
     }
 
     fn attention(&self, args: AttentionArgs<'_>) {

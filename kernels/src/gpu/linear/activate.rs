@@ -4,7 +4,7 @@ use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
 use crate::gpu::linear::wide::Wide;
-use crate::gpu::linear::work::{Activations, Before, COLUMNS, Rows, dtypes, float_terms};
+use crate::gpu::linear::work::{Activations, Before, COLUMNS, Rest, Rows, dtypes, float_terms};
 use crate::gpu::matrix::Form;
 use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
@@ -24,6 +24,7 @@ struct ActivateArgs {
     z: DevicePtr,
     factors: DevicePtr,
     to: Activations,
+    rest: Rest,
     cols: u32,
     eps: f32,
     apart: u32,
@@ -43,6 +44,8 @@ struct ActivateKind {
     normed: bool,
     /// Values of a head whose answers are normed and gated.
     gated: Option<usize>,
+    /// Splits of the sums that meet; 0: rows are whole.
+    splits: usize,
     /// Of the rows that products read.
     forms: [bool; 3],
     in_cores: bool,
@@ -57,6 +60,7 @@ impl ActivateKind {
         let mut defines = vec![
             flag("NORMED", self.normed),
             flag("GATED", self.gated.is_some()),
+            ("REST", self.splits.to_string()),
             ("FORMS", forms.to_string()),
             flag("IN_CORES", self.in_cores),
             flag("ALIGNED", self.aligned),
@@ -70,13 +74,19 @@ impl ActivateKind {
     }
 }
 
-/// With and without norms; all forms, and the one of most trees and prompts.
+/// With and without norms and sums that meet; all forms, and the one of most trees and prompts.
 pub(super) fn sources() -> Vec<Source> {
-    let norms = [(false, None), (true, None), (false, Some(128))];
-    let kinds = norms.map(|(normed, gated)| {
+    let norms = [
+        (false, None, 0),
+        (true, None, 0),
+        (false, Some(128), 0),
+        (false, None, 4),
+    ];
+    let kinds = norms.map(|(normed, gated, splits)| {
         let all = ActivateKind {
             normed,
             gated,
+            splits,
             forms: [true; 3],
             in_cores: false,
             aligned: false,
@@ -98,7 +108,8 @@ pub(super) fn sources() -> Vec<Source> {
 
 impl GpuDevice {
     /// Rows in the forms that products with `types` read, in scratch memory; `columns`: how many products read, though
-    /// what they make of more than there are is not used; `wide`: by such ones, which decides how they lie (gpu/activations.h).
+    /// what they make of more than there are is not used; `wide`: by such ones, which decides how they lie (gpu/activations.h);
+    /// `factors`: where those of a norm go if they are needed for longer.
     pub(super) fn activate(
         &self,
         rows: &Rows<'_>,
@@ -106,6 +117,7 @@ impl GpuDevice {
         cols: usize,
         types: u32,
         wide: Option<&Wide>,
+        factors: Option<DevicePtr>,
     ) -> Result<Activated, DeviceError> {
         let Rows {
             num_rows,
@@ -114,9 +126,13 @@ impl GpuDevice {
             ..
         } = *rows;
         let (norm, gated) = match before {
-            Before::Nothing => (None, None),
+            Before::Nothing | Before::Rest(..) => (None, None),
             Before::Norm(norm) => (Some(norm), None),
             Before::GatedNorm(gated) => (Some(gated.norm), Some(gated)),
+        };
+        let (rest, splits) = match before {
+            Before::Rest(rest, splits) => (rest, splits),
+            _ => (Rest::NONE, 0),
         };
         let mut bytes = 0;
         let places = [Form::By256, Form::By32, Form::Floats].map(|form| {
@@ -128,10 +144,10 @@ impl GpuDevice {
         });
         let is_normed = matches!(before, Before::Norm(_));
         let scratch = self.scratch(Scratch::Activations, bytes + 4 * num_rows)?;
-        let factors = if is_normed {
-            scratch.add(bytes)
-        } else {
-            DevicePtr::NULL
+        let factors = match (is_normed, factors) {
+            (false, _) => DevicePtr::NULL,
+            (true, Some(place)) => place,
+            (true, None) => scratch.add(bytes),
         };
         let forms = places.map(|place| place.is_some());
         let [by256, by32, floats] =
@@ -145,6 +161,7 @@ impl GpuDevice {
         let kind = ActivateKind {
             normed: is_normed,
             gated: gated.map(|gated| gated.head_dim),
+            splits,
             forms,
             in_cores: fed.is_some_and(|shape| shape.grouped),
             aligned: cols.is_multiple_of(4),
@@ -155,6 +172,7 @@ impl GpuDevice {
             z: gated.map_or(DevicePtr::NULL, |gated| ptr(gated.z)),
             factors,
             to,
+            rest,
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
             apart: fed.map_or(1, |_| columns / COLUMNS) as u32,

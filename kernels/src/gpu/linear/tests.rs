@@ -1,22 +1,23 @@
 //! However work is shared, it is the same work.
 
 use super::*;
-use crate::device::{Device, MatrixSource, Norm, Projection};
+use crate::buffer::Buffer;
+use crate::device::{Device, Matrix, MatrixSource, Norm, Projection};
 use crate::gpu::driver::DeviceFacts;
 use crate::gpu::linear::work::Work;
 
 const COLS: usize = 2304;
 
 /// Weights of a type, with scales that are finite.
-fn matrix(device: &GpuDevice, dtype: DType, rows: usize) -> crate::device::Matrix {
-    let len = rows * dtype.row_bytes(COLS).expect("whole blocks");
+fn matrix(device: &GpuDevice, dtype: DType, rows: usize, cols: usize) -> Matrix {
+    let len = rows * dtype.row_bytes(cols).expect("whole blocks");
     let bytes: Vec<u8> = (0..len as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x3b)
         .collect();
     let source = MatrixSource {
         dtype,
         rows,
-        cols: COLS,
+        cols,
         bytes: &bytes,
     };
     device.load_matrix(source).expect("a matrix")
@@ -48,24 +49,15 @@ fn no_shape_changes_a_bit() {
             .map(|i| ((i * 37) % 257) as f32 - 128.0)
             .collect();
         let rows = 150;
-        let weight = matrix(&device, dtype, rows);
-        let up = up.map(|dtype| matrix(&device, dtype, rows));
+        let weight = matrix(&device, dtype, rows, COLS);
+        let up = up.map(|dtype| matrix(&device, dtype, rows, COLS));
         let run = |choose: &dyn Fn(&Work<'_>) -> Vec<Shape>, first: usize, num_rows: usize| {
             let mut part = device.zeros(num_rows * COLS).expect("memory");
             device.write(&mut part, 0, &values[first * COLS..][..num_rows * COLS]);
             let out = device.zeros(num_rows * rows).expect("memory");
-            let product = Product {
-                weight: weight.on_gpu(),
-                up: up.as_ref().map(|up| up.on_gpu()),
-                out: out.on_gpu().memory.ptr(),
-            };
-            let given = Rows {
-                num_rows,
-                x: &part,
-                before: norm.map_or(Before::Nothing, Before::Norm),
-                accumulate: false,
-            };
-            let products = [product];
+            let before = norm.map_or(Before::Nothing, Before::Norm);
+            let given = rows_of(&part, num_rows, before);
+            let products = [product_of(&weight, up.as_ref(), &out)];
             let shapes = work_of(&given, &products, choose).expect("products");
             let run = |shape: Shape| {
                 device
@@ -115,6 +107,88 @@ fn no_shape_changes_a_bit() {
     }
     for dtype in [DType::Iq4Xs, DType::Q8_0] {
         assert!(in_clusters.contains(&dtype), "{dtype}: {in_clusters:?}");
+    }
+}
+
+fn rows_of<'a>(x: &'a Buffer, num_rows: usize, before: Before<'a>) -> Rows<'a> {
+    Rows {
+        num_rows,
+        x,
+        before,
+        accumulate: false,
+    }
+}
+
+fn product_of<'a>(weight: &'a Matrix, up: Option<&'a Matrix>, out: &Buffer) -> Product<'a> {
+    Product {
+        weight: weight.on_gpu(),
+        up: up.map(|up| up.on_gpu()),
+        out: out.on_gpu().memory.ptr(),
+    }
+}
+
+/// Sums of splits that meet on their way into `down` are those that meet in the product of gate and up.
+#[test]
+fn sums_meet_anywhere_to_the_bit() {
+    let device = GpuDevice::emulated().expect("an emulation");
+    let (num_rows, hidden_rows, down_rows) = (11, 768, 32);
+    let load = |values: Vec<f32>| {
+        let mut buffer = device.zeros(values.len()).expect("memory");
+        device.write(&mut buffer, 0, &values);
+        buffer
+    };
+    let gamma = load((0..COLS).map(|i| 0.5 + (i % 97) as f32 / 64.0).collect());
+    let values = (0..num_rows * COLS).map(|i| ((i * 37) % 257) as f32 - 128.0);
+    let x = load(values.collect());
+    // Of twelve blocks of rows ten have a place at a time.
+    let facts = DeviceFacts {
+        multiprocessors: 5,
+        ..device.facts().clone()
+    };
+    let [gate, up] = [DType::Q4K, DType::Q6K].map(|t| matrix(&device, t, hidden_rows, COLS));
+    let mut left = Vec::new();
+    for (dtype, norm) in [
+        (DType::Q4K, Some(&gamma)),
+        (DType::Q8_0, None),
+        (DType::BF16, Some(&gamma)),
+    ] {
+        let norm = norm.map(|gamma| Norm { gamma, eps: 1e-6 });
+        let down = matrix(&device, dtype, down_rows, hidden_rows);
+        let given = rows_of(&x, num_rows, norm.map_or(Before::Nothing, Before::Norm));
+        let mut run = |shape: Option<Shape>| {
+            // What is left is not there.
+            let hidden = load(vec![f32::NAN; num_rows * hidden_rows]);
+            let gated = product_of(&gate, Some(&up), &hidden);
+            let before = match shape {
+                Some(shape) => device.multiply_up_to_rest(shape, &given, gated),
+                None => device.multiply(&given, &[gated]).map(|()| Before::Nothing),
+            };
+            let before = before.expect("products");
+            if let Before::Rest(_, splits) = before {
+                left.push((dtype, splits));
+            }
+            let out = load(vec![f32::NAN; num_rows * down_rows]);
+            let product = product_of(&down, None, &out);
+            let result = device.multiply(&rows_of(&hidden, num_rows, before), &[product]);
+            result.expect("a product");
+            let mut got = vec![0.0; num_rows * down_rows];
+            device.read(&out, 0, &mut got);
+            got.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let want = run(None);
+        let hidden = load(vec![0.0; num_rows * hidden_rows]);
+        let gated = [product_of(&gate, Some(&up), &hidden)];
+        let shapes = work_of(&given, &gated, |work| Shape::all(work, &facts));
+        let leaves =
+            |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.leaves_rest(hidden_rows));
+        let some = shapes.expect("shapes").into_iter().filter(leaves);
+        for shape in some.step_by(3) {
+            assert!(run(Some(shape)) == want, "{dtype} behind {shape:?}");
+        }
+    }
+    for splits in [2, 4] {
+        let known = left.iter().filter(|(_, of_one)| *of_one == splits);
+        assert!(known.count() > 1, "{splits}: {left:?}");
     }
 }
 

@@ -9,7 +9,9 @@ use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
 pub(super) use crate::gpu::linear::wide::shapes::sources;
-use crate::gpu::linear::work::{Activations, COLUMNS, Job, LINE_BYTES, MAX_JOBS, Work, dtypes};
+use crate::gpu::linear::work::{
+    Activations, COLUMNS, Job, LINE_BYTES, MAX_JOBS, Rest, Work, dtypes,
+};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
 /// Sums of splits, at most: beyond, there is work enough without.
@@ -32,6 +34,7 @@ pub(super) struct WideArgs {
     pub factors: DevicePtr,
     pub parts: DevicePtr,
     pub tickets: DevicePtr,
+    pub rest: Rest,
     pub num_jobs: u32,
     pub cols: u32,
     pub num_rows: u32,
@@ -207,6 +210,11 @@ impl Wide {
     /// Whether some units are split and others are not.
     pub(super) fn is_mixed(&self) -> bool {
         self.splits > 1 && self.whole_blocks > 0
+    }
+
+    /// Whether sums of what is split can meet where the outputs of gate and up are read, of so many: see gpu/rest.h.
+    pub(super) fn leaves_rest(&self, rows: usize) -> bool {
+        self.matrices == 2 && self.is_mixed() && rows.is_multiple_of(8)
     }
 
     /// Units of work that are whole, where both matrices are one, and those that are not.

@@ -81,6 +81,29 @@ pub(super) enum Before<'a> {
     Norm(Norm<'a>),
     /// Of several rows, whose products do not make them ready for themselves.
     GatedNorm(GatedNorm<'a>),
+    /// Some of their values are sums of splits, which meet; so many of each.
+    Rest(Rest, usize),
+}
+
+/// See gpu/rest.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Rest {
+    pub sums: DevicePtr,
+    pub factors: DevicePtr,
+    pub first: u32,
+    pub rows: u32,
+    pub num_rows: u32,
+}
+
+impl Rest {
+    pub(super) const NONE: Self = Self {
+        sums: DevicePtr::NULL,
+        factors: DevicePtr::NULL,
+        first: 0,
+        rows: 0,
+        num_rows: 0,
+    };
 }
 
 /// Rows are heads of so many values, each of which is normed and multiplied with silu(z).

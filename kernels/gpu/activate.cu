@@ -80,7 +80,8 @@ DEVICE void put_factor_of(const ActivateArgs& args, const RowOf& x, u32 row) {
 }
 #endif
 
-KERNEL_AHEAD(activate, ActivateArgs, THREADS, 1) {
+// Of sums that meet, which only the last blocks have, a multiprocessor is to hold as many blocks as of others.
+KERNEL_AHEAD(activate, ActivateArgs, THREADS, REST ? 4 : 1) {
     let_next_start();
     u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();
     RowOf x = {args.x + (u64)row * cols, cols, ALIGNED};

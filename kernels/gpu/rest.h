@@ -19,29 +19,27 @@ struct Rest {
 
 // silu(gate) * up of a row's outputs `at..at + COUNT` with SPLITS splits: as wide.h has them, to the bit.
 template <u32 SPLITS, u32 COUNT> DEVICE void meet(const Rest& rest, u32 row, u32 at, float (&v)[COUNT]) {
-    float sums[2][SPLITS][COUNT];
-    float factor = rest.factors ? rest.factors[row] : 1.0f;
+    float factor = rest.factors ? rest.factors[row] : 1.0f, both[2][COUNT];
 #pragma unroll
-    for (u32 n = 0; n < 2 * SPLITS; n++) {
-        const Vec4f* from = reinterpret_cast<const Vec4f*>(rest.of_part(n) + (u64)row * rest.rows + at - rest.first);
+    for (u32 m = 0; m < 2; m++) {
+        float sums[SPLITS][COUNT];
 #pragma unroll
-        for (u32 i = 0; i < COUNT; i += 4) {
-            Vec4f four = from[i / 4];
-            float(&to)[COUNT] = sums[n / SPLITS][n % SPLITS];
-            to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+        for (u32 s = 0; s < SPLITS; s++) {
+            const Vec4f* from = reinterpret_cast<const Vec4f*>(rest.of_part(m * SPLITS + s) + (u64)row * rest.rows + at - rest.first);
+#pragma unroll
+            for (u32 i = 0; i < COUNT; i += 4) {
+                Vec4f four = from[i / 4];
+                sums[s][i] = four.x, sums[s][i + 1] = four.y, sums[s][i + 2] = four.z, sums[s][i + 3] = four.w;
+            }
         }
-    }
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) {
-        float both[2];
-#pragma unroll
-        for (u32 m = 0; m < 2; m++) {
+        for (u32 i = 0; i < COUNT; i++) {
 #pragma unroll
             for (u32 apart = 1; apart < SPLITS; apart *= 2)
 #pragma unroll
-                for (u32 s = 0; s < SPLITS; s += 2 * apart) sums[m][s][i] = sums[m][s][i] + sums[m][s + apart][i];
-            both[m] = multiply(factor, sums[m][0][i]);
+                for (u32 s = 0; s < SPLITS; s += 2 * apart) sums[s][i] += sums[s + apart][i];
+            both[m][i] = multiply(factor, sums[0][i]);
         }
-        v[i] = silu(both[0]) * both[1];
     }
+    for (u32 i = 0; i < COUNT; i++) v[i] = silu(both[0][i]) * both[1][i];
 }

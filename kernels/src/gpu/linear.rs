@@ -131,7 +131,7 @@ impl GpuDevice {
         self.multiply_in(shape.shape, &rows, &products)
     }
 
-    /// The same of gate and up.
+    /// The same of gate and up, up to what `down` finds.
     ///
     /// # Errors
     /// Those of the call.
@@ -142,7 +142,8 @@ impl GpuDevice {
         args: GatedLinearArgs<'_>,
     ) -> Result<(), DeviceError> {
         let (product, rows) = gated_product(&args);
-        self.multiply_in(shape.shape, &rows, &[product])
+        let rest = self.multiply_up_to_rest(shape.shape, &rows, product);
+        rest.map(|_| ())
     }
 
     fn shapes(

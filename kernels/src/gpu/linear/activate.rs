@@ -80,7 +80,7 @@ pub(super) fn sources() -> Vec<Source> {
         (false, None, 0),
         (true, None, 0),
         (false, Some(128), 0),
-        (false, None, 4),
+        (false, None, 8),
     ];
     let kinds = norms.map(|(normed, gated, splits)| {
         let all = ActivateKind {

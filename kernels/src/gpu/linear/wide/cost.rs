@@ -36,6 +36,8 @@ struct Fed {
 }
 /// The same in a cluster, for each column tile of a warp.
 const CLUSTER_TILE: usize = 20;
+/// Until the sums of splits of gate and up are left.
+const LEFT_CLOCKS: usize = 600;
 /// Of quants with a scale for 256 inputs, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 23 to 512
 /// rows on an H200: the shapes that are chosen so take 0.1 to 1.3 % more than the best ones (docs/performance.md, "Products").
 const QUANTS: Fed = Fed {
@@ -169,6 +171,8 @@ impl Wide {
         let step = fed.step + slowest + bytes / LINE_BYTES * fed.line;
         let parts = match (splits, self.cluster) {
             (1, _) => 0,
+            // They are left for those who read them.
+            _ if self.matrices == 2 && self.is_mixed() => LEFT_CLOCKS,
             (_, 1) => fed.meet + fed.meet_tile * warps * self.column_tiles,
             _ => CLUSTER_TILE * warps * self.column_tiles,
         };

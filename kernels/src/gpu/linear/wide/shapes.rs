@@ -47,14 +47,15 @@ enum Meeting {
     /// In the shared memory of a cluster of thread blocks.
     InClusters,
 }
-/// The same where a warp feeds the others. With 8 of the rest sums take longer to meet than is won (docs/performance.md, "Steps of trees").
-const FED_SPLITS: [(usize, Meeting); 8] = [
+/// The same where a warp feeds the others.
+const FED_SPLITS: [(usize, Meeting); 9] = [
     (1, Meeting::InMemory),
     (2, Meeting::InMemory),
     (4, Meeting::InMemory),
     (8, Meeting::InMemory),
     (2, Meeting::OfRest),
     (4, Meeting::OfRest),
+    (8, Meeting::OfRest),
     (2, Meeting::InClusters),
     (4, Meeting::InClusters),
 ];
@@ -198,6 +199,10 @@ impl Wide {
         });
         let choices =
             choices.filter(move |(.., (_, meeting))| can_mix || *meeting != Meeting::OfRest);
+        // Where sums meet in memory, with 8 of the rest that takes longer than is won (docs/performance.md, "Steps of trees").
+        let can_have_8 = work.matrices == 2;
+        let choices =
+            choices.filter(move |(.., splits)| can_have_8 || *splits != (8, Meeting::OfRest));
         choices.filter_map(|(grouped, most, row_warps, (splits, meeting))| {
             let known = if grouped {
                 group_tiles(work.types)

@@ -3,7 +3,7 @@
 //! Against f64 loops on the decoded weights the tolerance is that of 8-bit activations: 1.5 % of the norm of the
 //! output. Float weights read f32 activations: 1e-5.
 
-use kernels::{Device, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection};
+use kernels::{Device, FeedForwardArgs, GatedLinearArgs, LinearArgs, Matrix, Norm, Projection};
 use tensor::DType;
 
 use crate::data::{
@@ -317,6 +317,66 @@ fn gate_and_up_give_swiglu() {
             let alone: Vec<f32> = x.chunks_exact(cols).flat_map(run).collect();
             assert!(same_bits(&got, &alone), "{what}: alone");
             same.check(device, got, &what);
+        }
+    }
+}
+
+/// With so many hidden values that a large GPU deals them out in whole blocks and a rest, whose sums meet on their way into `down`.
+#[test]
+fn a_feed_forward_part_is_its_two_products() {
+    let (hidden_rows, cols) = (17408, 256);
+    let mut noise = Noise(29);
+    let weights = [DType::Q4K, DType::Q4K].map(|dtype| noise.weights(dtype, hidden_rows, cols));
+    let down = noise.weights(DType::Q6K, cols, hidden_rows);
+    let gamma: Vec<f32> = noise.values(cols).iter().map(|v| 1.0 + 0.2 * v).collect();
+    for num_rows in [1, 23, 64] {
+        let h = noise.values(num_rows * cols);
+        let mut same = SameBits::default();
+        for device in devices().iter().map(AsRef::as_ref) {
+            let [gate, up] =
+                [0, 1].map(|i| load(device, DType::Q4K, hidden_rows, cols, &weights[i]));
+            let down = load(device, DType::Q6K, cols, hidden_rows, &down);
+            let gamma = upload(device, &gamma);
+            let norm = Norm {
+                gamma: &gamma,
+                eps: 1e-6,
+            };
+            // What is not made there is no number.
+            let room = || upload(device, &vec![f32::NAN; num_rows * hidden_rows]);
+            let (mut whole, mut apart) = (upload(device, &h), upload(device, &h));
+            device.feed_forward(FeedForwardArgs {
+                num_rows,
+                h: &mut whole,
+                norm,
+                gate: &gate,
+                up: &up,
+                down: &down,
+                hidden: &mut room(),
+            });
+            let mut hidden = room();
+            device.gated_linear(GatedLinearArgs {
+                num_rows,
+                x: &apart,
+                norm: Some(norm),
+                gate: &gate,
+                up: &up,
+                out: &mut hidden,
+            });
+            device.linear(LinearArgs {
+                num_rows,
+                x: &hidden,
+                norm: None,
+                projections: &mut [Projection {
+                    weight: &down,
+                    out: &mut apart,
+                }],
+                accumulate: true,
+            });
+            let what = format!("{num_rows} rows on {}", device.name());
+            let [whole, apart] = [whole, apart].map(|out| download(device, &out));
+            assert!(same_bits(&whole, &apart), "{what}");
+            assert!(!same_bits(&whole, &h), "{what}: added to");
+            same.check(device, whole, &what);
         }
     }
 }

@@ -210,7 +210,9 @@ impl GpuDevice {
     pub(super) fn scratch(&self, which: Scratch, bytes: usize) -> Result<DevicePtr, DeviceError> {
         let mut scratch = self.scratch_memory();
         if scratch.bytes(which) < bytes {
-            self.moves.fetch_add(1, Ordering::Relaxed);
+            if which != Scratch::Commit {
+                self.moves.fetch_add(1, Ordering::Relaxed);
+            }
             scratch.grow(which, bytes)?;
         }
         Ok(scratch.ptr(which))

@@ -7,7 +7,7 @@ use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::memory::DeviceMemory;
 
 /// Which piece of scratch memory; an operation may hold several.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scratch {
     /// Quantised activations.
     Activations,
@@ -15,15 +15,18 @@ pub(super) enum Scratch {
     Partials,
     /// Prepared rows of a recurrence.
     Recurrence,
+    /// The same of a commit, which is no part of a recorded step.
+    Commit,
     /// Counters that are zero, and that kernels leave so.
     Tickets,
     /// Lists of ids or rows.
     Lists,
 }
-const ALL: [Scratch; 5] = [
+const ALL: [Scratch; 6] = [
     Scratch::Activations,
     Scratch::Partials,
     Scratch::Recurrence,
+    Scratch::Commit,
     Scratch::Tickets,
     Scratch::Lists,
 ];
@@ -41,10 +44,11 @@ pub(super) struct ScratchMemory {
 
 impl ScratchMemory {
     pub(super) fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
-        let none = || DeviceMemory::new(driver, 0);
+        // Enough for short lists, so that the first of them does not move one that a step was recorded with.
+        let least = || DeviceMemory::zeros(driver, LEAST_BYTES);
         Ok(Self {
             driver: Arc::clone(driver),
-            pieces: [none()?, none()?, none()?, none()?, none()?],
+            pieces: [least()?, least()?, least()?, least()?, least()?, least()?],
             released: [0; ALL.len()],
         })
     }

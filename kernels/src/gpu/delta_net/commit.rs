@@ -57,7 +57,7 @@ impl GpuDevice {
         let ready = shape.num_k_heads * shape.k_dim + heads * shape.v_dim;
         let gates_at = (kept_rows * ready * size_of::<f32>()).next_multiple_of(256);
         let gates_bytes = kept_rows * heads * size_of::<[f32; 2]>();
-        let scratch = self.scratch(Scratch::Recurrence, gates_at + gates_bytes)?;
+        let scratch = self.scratch(Scratch::Commit, gates_at + gates_bytes)?;
         let mut commit = CommitArgs {
             ready: scratch,
             gates: scratch.add(gates_at),

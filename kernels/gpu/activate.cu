@@ -2,8 +2,8 @@
 //
 // x: [N, K]. Grid: N by stretches of 2048 inputs and, where there is a norm, one more block, for the row's factor.
 // NORMED: there is a norm of whole rows, as row_norm.h has it. GATED: rows are answers of a gated DeltaNet's heads, of DV inputs each, before their norm. FORMS: bits
-// for by256, by32 and floats. REST: splits of the sums that meet here (rest.h); 0: rows are whole. IN_CORES: see Layout. ALIGNED: K is a multiple of 4. A launch is so short that the instructions it passes over
-// would count.
+// for by256, by32 and floats. REST: splits of the sums that meet here (rest.h); 0: rows are whole. IN_CORES: see Layout. ALIGNED: K is a multiple of 4.
+// A launch is so short that the instructions it passes over would count.
 #ifndef FORMS
 #define NORMED 1
 #define GATED 0
@@ -80,7 +80,7 @@ DEVICE void put_factor_of(const ActivateArgs& args, const RowOf& x, u32 row) {
 }
 #endif
 
-// Of sums that meet, which only the last blocks have, a multiprocessor is to hold as many blocks as of others.
+// Only the last blocks have sums that meet: with all the registers that those would take, few of the others found room.
 KERNEL_AHEAD(activate, ActivateArgs, THREADS, REST ? 4 : 1) {
     let_next_start();
     u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();

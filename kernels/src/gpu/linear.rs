@@ -67,11 +67,10 @@ impl GpuDevice {
     pub(super) fn feed_forward_op(&self, mut args: FeedForwardArgs<'_>) -> Result<(), DeviceError> {
         let gated = args.gated();
         let (product, rows) = gated_product(&gated);
-        let product = [product];
-        let Some(shape) = work_of(&rows, &product, |work| Shape::of(work, self.facts())) else {
+        let products = std::slice::from_ref(&product);
+        let Some(shape) = work_of(&rows, products, |work| Shape::of(work, self.facts())) else {
             return Ok(());
         };
-        let [product] = product;
         let before = self.multiply_up_to_rest(shape?, &rows, product)?;
         args.project(|linear| {
             let (products, rows) = products_of(&linear);
@@ -307,8 +306,10 @@ impl GpuDevice {
         let jobs = Jobs::new(products, shape.block_rows());
         let blocks = jobs.blocks as usize;
         let outputs = blocks * shape.column_blocks;
-        let parts_bytes = shape.parts_bytes(blocks, self.facts());
-        let rest_at = parts_bytes.next_multiple_of(256);
+        // Behind sums that meet in the product: those that are left, and the factors of rows that they meet with.
+        let sums_at = shape
+            .parts_bytes(blocks, self.facts())
+            .next_multiple_of(256);
         let first = shape.whole_blocks * shape.block_rows();
         let rest_rows = if leaves {
             products[0].weight.rows - first
@@ -316,17 +317,14 @@ impl GpuDevice {
             0
         };
         let sums = shape.matrices * shape.splits * rows.num_rows * rest_rows;
-        let factors_at = rest_at + (sums * size_of::<f32>()).next_multiple_of(256);
-        let scratch_bytes = match leaves {
-            true => factors_at + rows.num_rows * size_of::<f32>(),
-            false => parts_bytes,
-        };
-        let parts = self.scratch(Scratch::Partials, scratch_bytes)?;
+        let factors_at = sums_at + (sums * size_of::<f32>()).next_multiple_of(256);
+        let bytes = factors_at + rows.num_rows * size_of::<f32>();
+        let parts = self.scratch(Scratch::Partials, bytes)?;
         let kept = leaves.then(|| parts.add(factors_at));
         let activated = self.activate(rows, shape.columns(), cols, types, Some(shape), kept)?;
         let rest = match leaves {
             true => Rest {
-                sums: parts.add(rest_at),
+                sums: parts.add(sums_at),
                 factors: activated.factors,
                 first: first as u32,
                 rows: rest_rows as u32,

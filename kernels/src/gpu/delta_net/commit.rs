@@ -8,7 +8,8 @@ use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::scratch::Scratch;
 
-/// Layers and rows that one launch commits. The states and histories after so many rows are those that the next ones find.
+/// Layers and rows that one launch commits, for which a 27B's rows that are made ready take some 20 MB. The states and histories after so many rows
+/// are those that the next ones find.
 const MOST_LAYERS: usize = 48;
 const MOST_ROWS: usize = 12;
 /// Columns of a head that a block moves.
@@ -40,13 +41,13 @@ impl GpuDevice {
         }
         for layers in layers.chunks(MOST_LAYERS) {
             for rows in args.rows.chunks(MOST_ROWS) {
-                self.commit_some(&args.shape, args.state_index, layers, rows)?;
+                self.commit_piece(&args.shape, args.state_index, layers, rows)?;
             }
         }
         Ok(())
     }
 
-    fn commit_some(
+    fn commit_piece(
         &self,
         shape: &DeltaNetShape,
         state_index: usize,
@@ -71,15 +72,15 @@ impl GpuDevice {
             *to = row as u32;
         }
         let warps = shape.num_k_heads + heads;
-        let blocks = |x: usize, z: usize| Launch {
+        let launch_of = |x: usize, z: usize| Launch {
             grid: [x as u32, layers.len() as u32, z as u32],
             threads: THREADS,
             shared_bytes: 0,
         };
         let source = commits(shape);
-        let of_rows = blocks(warps.div_ceil(WARPS), rows.len());
+        let of_rows = launch_of(warps.div_ceil(WARPS), rows.len());
         self.launch(&source, "delta_commit_rows", of_rows, &commit)?;
-        let of_states = blocks(heads * shape.v_dim.div_ceil(WIDTH), 1);
+        let of_states = launch_of(heads * shape.v_dim.div_ceil(WIDTH), 1);
         self.launch(&source, "delta_commit", of_states, &commit)
     }
 }

@@ -40,6 +40,18 @@ fn shapes_fit_on_every_chip() {
     }
 }
 
+/// A row by itself.
+fn row_alone(dtype: DType, heights: &[usize], cols: usize, matrices: usize) -> Work<'_> {
+    Work {
+        num_rows: 1,
+        heights,
+        cols,
+        matrices,
+        types: 1 << dtype.ggml_id(),
+        adds: false,
+    }
+}
+
 /// On an H200 and on a 3090, the matrices of a model of 27 billion have deep rings, and a row alone is made ready inside.
 #[test]
 fn usual_matrices_have_deep_rings() {
@@ -49,14 +61,8 @@ fn usual_matrices_have_deep_rings() {
             (DType::Q6K, 5120, 17408, 1),
             (DType::BF16, 1024, 3584, 1),
         ] {
-            let work = Work {
-                num_rows: 1,
-                heights: &[height],
-                cols,
-                matrices,
-                types: 1 << dtype.ggml_id(),
-                adds: false,
-            };
+            let heights = [height];
+            let work = row_alone(dtype, &heights, cols, matrices);
             let shape = Narrow::of(&work, &facts).expect("a shape");
             assert!(
                 shape.row_inside() && shape.stages >= least,
@@ -72,13 +78,10 @@ fn usual_matrices_have_deep_rings() {
 fn small_matrices_find_room_beside_other_launches() {
     let facts = facts(132, 227);
     let choice = |dtype: DType, height, cols, matrices, adds| {
+        let heights = [height];
         let work = Work {
-            num_rows: 1,
-            heights: &[height],
-            cols,
-            matrices,
-            types: 1 << dtype.ggml_id(),
             adds,
+            ..row_alone(dtype, &heights, cols, matrices)
         };
         Narrow::of(&work, &facts).expect("a shape").choice
     };

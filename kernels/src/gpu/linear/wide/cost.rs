@@ -36,7 +36,8 @@ struct Fed {
 }
 /// The same in a cluster, for each column tile of a warp.
 const CLUSTER_TILE: usize = 20;
-/// Until the sums of splits of gate and up are left.
+/// Until the sums of splits of gate and up are left: a guess, with which the chosen shapes of a 27B's were the fastest ones with 32 and 64 rows, and 2
+/// and 4 % slower than those with 16 and 23 (one H100, 2026-11-26, `product_shapes -- 16,23,32,64 "5120 gate and up"`).
 const LEFT_CLOCKS: usize = 600;
 /// Of quants with a scale for 256 inputs, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 23 to 512
 /// rows on an H200: the shapes that are chosen so take 0.1 to 1.3 % more than the best ones (docs/performance.md, "Products").

@@ -41,6 +41,15 @@ pub async fn attach_earlier(loaded: &mut LoadedStage, endpoint: &Endpoint) -> Re
     }
 }
 
+/// Returns when the stages before are gone, and names the nearest; never, where there are none. Cancel-safe.
+pub(crate) async fn lost(earlier: &mut Option<OpenStage>) -> SessionError {
+    let Some(open) = earlier else {
+        return std::future::pending().await;
+    };
+    let error = open.ended().await;
+    SessionError::Gone(format!("{}: {error}", name(&open.session().stages)))
+}
+
 /// Opens a session of the stage at `endpoint`, and its channel.
 pub(crate) async fn reach(
     endpoint: &Endpoint,

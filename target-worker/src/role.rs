@@ -12,10 +12,10 @@ use service::{GrpcListener, ServiceError, serve_grpc};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use worker_api::{OpenStage, SessionError};
+use worker_api::OpenStage;
 
 use crate::config::Config;
-use crate::earlier::attach_earlier;
+use crate::earlier::{attach_earlier, lost};
 use crate::load::{Started, load_stage, start_engine};
 use crate::server::{Served, TargetServer};
 use crate::split::split;
@@ -108,14 +108,6 @@ async fn follow_weights(handle: &EngineHandle, ready: &watch::Sender<bool>) {
         ready.send_replace(false);
         handle.until_away(false).await;
         ready.send_replace(true);
-    }
-}
-
-/// Returns when an earlier stage is gone; never, where there is none.
-async fn lost(earlier: &mut Option<OpenStage>) -> SessionError {
-    match earlier {
-        Some(session) => session.ended().await,
-        None => std::future::pending().await,
     }
 }
 

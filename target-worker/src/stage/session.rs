@@ -10,12 +10,13 @@ use service::Endpoint;
 use stage_link::{EarlierEnd, LaterEnd, LinkError, LinkShape, link_spec};
 use tensor_channel::{ChannelError, Offer, OfferOptions, available, choose};
 use tokio::sync::oneshot;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use worker_api::{LaterStage, OpenStage, SessionError, StageDescription, StageSession};
 
 use crate::attach::unattached;
-use crate::earlier::{link_shape, reach};
+use crate::earlier::{link_shape, lost, reach};
 
 /// A stage that was handed a session attaches at once, or never.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -54,8 +55,8 @@ impl Drop for Taken {
 pub(super) struct Session {
     end: EarlierEnd,
     earlier: Option<LaterEnd>,
-    /// Cancelled when the stream that holds the session is dropped.
-    left: CancellationToken,
+    /// Told where the stage before is gone; closed when the stream that holds the session is dropped.
+    left: oneshot::Receiver<String>,
     /// Told why the session ended.
     ended: oneshot::Sender<String>,
     _taken: Taken,
@@ -68,30 +69,24 @@ pub(super) struct Offered {
     ended: oneshot::Receiver<String>,
     /// Of the stage before.
     earlier: Option<OpenStage>,
-    _left: DropGuard,
+    left: oneshot::Sender<String>,
 }
 
 impl Offered {
     /// Waits for the session's end, and says why it came.
-    pub async fn ended(self) -> SessionError {
-        let Self {
-            ended,
-            mut earlier,
-            _left,
-            ..
-        } = self;
-        let before = async {
-            match &mut earlier {
-                Some(earlier) => earlier.ended().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
+    pub async fn ended(mut self) -> SessionError {
+        let why = tokio::select! {
             // What the thread says is nearer to the cause.
             biased;
-            why = ended => SessionError::Gone(why.unwrap_or_else(|_| "the stage stopped".to_owned())),
-            error = before => error,
-        }
+            why = self.ended => why.unwrap_or_else(|_| "the stage stopped".to_owned()),
+            error = lost(&mut self.earlier) => {
+                let why = error.to_string();
+                // A thread that has ended the session meanwhile knows why.
+                let _ = self.left.send(why.clone());
+                why
+            }
+        };
+        SessionError::Gone(why)
     }
 }
 
@@ -129,8 +124,8 @@ impl Sessions {
         let offer = offer.map_err(|error| SessionError::Gone(words(&error)))?;
         let channel = offer.descriptor().clone();
         let (end_sender, ended) = oneshot::channel();
-        let left = CancellationToken::new();
-        let (sessions, token) = (self.sessions.clone(), left.clone());
+        let (left, left_receiver) = oneshot::channel();
+        let sessions = self.sessions.clone();
         self.waiting
             .spawn_blocking(move || match accept(offer, shape) {
                 Ok(end) => {
@@ -139,7 +134,7 @@ impl Sessions {
                     let _sent = sessions.send(Session {
                         end,
                         earlier,
-                        left: token,
+                        left: left_receiver,
                         ended: end_sender,
                         _taken: taken,
                     });
@@ -154,7 +149,7 @@ impl Sessions {
             session: StageSession { channel, stages },
             ended,
             earlier: open,
-            _left: left.drop_guard(),
+            left,
         })
     }
 
@@ -249,25 +244,28 @@ fn serve(
     let Session {
         mut end,
         earlier,
-        left,
+        mut left,
         ended,
         _taken: taken,
     } = session;
     model.set_earlier(earlier.map(|earlier| Box::new(earlier) as _));
-    let error = loop {
-        if left.is_cancelled() || stop.is_cancelled() {
-            break None;
+    let (why, error) = loop {
+        if stop.is_cancelled() {
+            break (format!("{name} is shutting down"), None);
+        }
+        match left.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            Ok(why) => break (why, None),
+            Err(TryRecvError::Closed) => break ("the session was given up".to_owned(), None),
         }
         if let Err(error) = end.serve(model, WAIT) {
-            break Some(error);
+            let why = match &error {
+                // It has said which stage it is.
+                LinkError::Model(ModelError::EarlierLayers(error)) => error.to_string(),
+                error => format!("{name}: {error}"),
+            };
+            break (why, Some(error));
         }
-    };
-    let why = match &error {
-        None if stop.is_cancelled() => format!("{name} is shutting down"),
-        None => "the session was given up".to_owned(),
-        // It has said which stage it is.
-        Some(LinkError::Model(ModelError::EarlierLayers(error))) => error.to_string(),
-        Some(error) => format!("{name}: {error}"),
     };
     tracing::info!(why, "session ended");
     end.end(model, Some(&why));

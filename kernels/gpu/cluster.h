@@ -55,7 +55,10 @@ struct Inbox {
     u32 words, barrier;
 
     static DEVICE_MEMBER Inbox at(u8* words, u64& counter) { return {shared_place(words), shared_place(reinterpret_cast<u8*>(&counter))}; }
-    DEVICE_MEMBER void begin() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory"); }
+    DEVICE_MEMBER void begin() {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
     DEVICE_MEMBER void expect(u32 bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     }

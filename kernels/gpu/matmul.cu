@@ -7,8 +7,8 @@
 // not ended: so memory is busy all the time.
 // GATED: the rows of two matrices belong together, and silu(first) * second is stored. ONE_ROW: x is one row as it is, which
 // every block norms and rounds for itself meanwhile. TYPES: bit mask of the types in use. STAGES: tiles of a ring.
-// SLICES_OF_PIECE: 1 or 2. ROW_BLOCKS: of 256 inputs of the row, that a warp has at once. ONE_JOB: there is one job. Columns are read from
-// L1, where warps find what others have read for rows beside theirs.
+// SLICES_OF_PIECE: 1 or 2. ROW_BLOCKS: of 256 inputs of the row, that a warp has at once. ONE_JOB: there is one job. CLUSTER: blocks of a
+// cluster, which lie on neighbouring multiprocessors. Columns are read from L1, where warps find what others have read for rows beside theirs.
 #ifndef TYPES
 #define TYPES (1 << 12)
 #define GATED 0
@@ -20,6 +20,7 @@
 #define COLUMN_TILES 1
 #define ROW_BLOCKS 4
 #define ONE_JOB 0
+#define CLUSTER 1
 #endif
 #define KEPT (ONE_ROW ? 1 : 8)
 #include "activate.h"
@@ -291,7 +292,12 @@ DEVICE void write_out(const MatmulArgs& args, const float* slots, const float* f
     }
 }
 
+// Chips without clusters are asked for none.
+#if CLUSTER > 1 && (ON_HOST || (ON_CUDA && __CUDA_ARCH__ >= 900))
+KERNEL_CLUSTERED(matmul, MatmulArgs, THREADS, RESIDENT, CLUSTER) {
+#else
 KERNEL_AHEAD(matmul, MatmulArgs, THREADS, RESIDENT) {
+#endif
     let_next_start();
     DYNAMIC_SHARED(shared);
     // A multiprocessor's blocks are, as far as is known, apart by the number of multiprocessors.

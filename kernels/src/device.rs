@@ -25,7 +25,8 @@ pub use crate::device::attention::{
 };
 pub use crate::device::batch::{Segment, Step, Visibility};
 pub use crate::device::delta_net::{
-    DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState,
+    DeltaLayerArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape,
+    DeltaNetState,
 };
 pub use crate::device::linear::{FeedForwardArgs, GatedLinearArgs, LinearArgs, Norm, Projection};
 pub use crate::device::matrix::{Matrix, MatrixSource};
@@ -159,6 +160,12 @@ pub trait Device: Send + Sync {
 
     /// See [`DeltaNetArgs`].
     fn delta_net(&self, args: DeltaNetArgs<'_>);
+
+    /// See [`DeltaLayerArgs`]: its two operations, with the same bits.
+    fn delta_layer(&self, mut args: DeltaLayerArgs<'_>) {
+        args.make_inputs(|linear| self.linear(linear));
+        self.delta_net(args.recurrence());
+    }
 
     /// See [`DeltaNetCommitArgs`].
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>);

@@ -21,10 +21,10 @@ pub use crate::buffer::Buffer;
 pub use crate::cpu::{CpuDevice, Tier};
 pub use crate::decode_path::DecodePath;
 pub use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape,
-    DeltaNetState, Device, FeedForwardArgs, GatedLinearArgs, HeadNorm, KvAppendArgs, KvCommitArgs,
-    KvCommitLayer, KvLayer, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS, Projection,
-    RopeArgs, RopeStyle, Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
+    AttentionArgs, DeltaLayerArgs, DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer,
+    DeltaNetShape, DeltaNetState, Device, FeedForwardArgs, GatedLinearArgs, HeadNorm, KvAppendArgs,
+    KvCommitArgs, KvCommitLayer, KvLayer, LinearArgs, Matrix, MatrixSource, Norm, PAGE_TOKENS,
+    Projection, RopeArgs, RopeStyle, Segment, Step, StoreColumnsArgs, TopKArgs, Visibility, Window,
 };
 pub use crate::error::DeviceError;
 #[doc(hidden)]

@@ -271,8 +271,7 @@ impl Decoder {
                             passing.as_mut()
                         };
                         if let Some(rows) = rows {
-                            mixer
-                                .forward(device, config, norm, rows, state, &segments, num_rows, s);
+                            mixer.forward(device, config, norm, rows, state, &segments, s);
                         }
                     }
                     _ => unreachable!("cache and graph are made from the same layer kinds"),

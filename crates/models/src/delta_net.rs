@@ -1,8 +1,8 @@
 //! Gated DeltaNet layer: projections, convolution and delta rule, and the output projection.
 
 use kernels::{
-    Buffer, DeltaNetArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Device, DeviceError,
-    LinearArgs, Matrix, Norm, Projection, Segment,
+    Buffer, DeltaLayerArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Device, DeviceError,
+    Matrix, Norm, Segment,
 };
 
 use crate::decoder::Scratch;
@@ -90,43 +90,18 @@ impl DeltaNet {
         rows: &mut RecurrentRows,
         state: &mut DeltaNetState,
         segments: &[Segment<'_>],
-        num_rows: usize,
         s: &mut Scratch,
     ) {
-        device.linear(LinearArgs {
-            num_rows,
-            x: &s.h,
-            norm: Some(norm),
-            projections: &mut [
-                Projection {
-                    weight: &self.qkv,
-                    out: &mut rows.qkv,
-                },
-                Projection {
-                    weight: &self.z,
-                    out: &mut s.z,
-                },
-                Projection {
-                    weight: &self.alpha,
-                    out: &mut rows.alpha,
-                },
-                Projection {
-                    weight: &self.beta,
-                    out: &mut rows.beta,
-                },
-            ],
-            accumulate: false,
-        });
-        device.delta_net(DeltaNetArgs {
+        device.delta_layer(DeltaLayerArgs {
             shape: self.shape,
-            qkv: &rows.qkv,
-            z: &s.z,
-            alpha: &rows.alpha,
-            beta: &rows.beta,
+            h: &mut s.h,
+            norm,
+            weights: [&self.qkv, &self.z, &self.alpha, &self.beta],
+            inputs: [&mut rows.qkv, &mut s.z, &mut rows.alpha, &mut rows.beta],
             conv_weight: &self.conv,
             a: &self.a,
             dt_bias: &self.dt_bias,
-            norm: Norm {
+            head_norm: Norm {
                 gamma: &self.norm,
                 eps: config.norm_eps,
             },
@@ -134,7 +109,6 @@ impl DeltaNet {
             segments,
             answers: &mut s.mixed,
             output: &self.output,
-            out: &mut s.h,
         });
     }
 

@@ -86,8 +86,7 @@ pub struct DeltaNetArgs<'a> {
 impl DeltaNetArgs<'_> {
     /// N.
     pub(crate) fn num_rows(&self) -> usize {
-        let ends = self.segments.iter().map(|s| s.first_row + s.parents.len());
-        ends.max().unwrap_or(0)
+        num_rows(self.segments)
     }
 
     /// Has the output projection computed, of answers that are normed and gated.
@@ -102,6 +101,77 @@ impl DeltaNetArgs<'_> {
             }],
             accumulate: true,
         })
+    }
+}
+
+/// A whole layer over a batch: `h += W (norm(answers) silu(z))`, where the recurrence's inputs are products of rows of `h` that are normed. What it
+/// leaves is what a [`LinearArgs`] for the inputs and a [`DeltaNetArgs`] leave, but that inputs of chains which states move along with may be left out.
+#[derive(Debug)]
+pub struct DeltaLayerArgs<'a> {
+    /// Sizes.
+    pub shape: DeltaNetShape,
+    /// \[N, E\], the residual stream.
+    pub h: &'a mut Buffer,
+    /// Of the rows that inputs are made of.
+    pub norm: Norm<'a>,
+    /// \[channels, E\], \[Hv dv, E\], \[Hv, E\], \[Hv, E\]: what makes the inputs, in this order: qkv, z, alpha, beta.
+    pub weights: [&'a Matrix; 4],
+    /// The inputs, in the same order: \[N, channels\] before the convolution, \[N, Hv dv\], \[N, Hv\], \[N, Hv\].
+    pub inputs: [&'a mut Buffer; 4],
+    /// \[channels, taps\], last tap multiplies the current row.
+    pub conv_weight: &'a Buffer,
+    /// \[Hv\], already `-exp(A_log)`.
+    pub a: &'a Buffer,
+    /// \[Hv\].
+    pub dt_bias: &'a Buffer,
+    /// Output norm, gamma \[dv\].
+    pub head_norm: Norm<'a>,
+    /// States of the layer.
+    pub state: &'a mut DeltaNetState,
+    /// The batch.
+    pub segments: &'a [Segment<'a>],
+    /// \[N, Hv dv\], room for answers on their way; what it holds afterwards is the device's own business.
+    pub answers: &'a mut Buffer,
+    /// W: \[E, Hv dv\].
+    pub output: &'a Matrix,
+}
+
+impl DeltaLayerArgs<'_> {
+    /// Has its inputs computed.
+    pub(crate) fn make_inputs<R>(&mut self, compute: impl FnOnce(LinearArgs<'_, '_>) -> R) -> R {
+        let num_rows = num_rows(self.segments);
+        let outs = self.inputs.iter_mut().zip(self.weights);
+        let mut projections: Vec<_> = outs
+            .map(|(out, weight)| Projection { weight, out })
+            .collect();
+        compute(LinearArgs {
+            num_rows,
+            x: self.h,
+            norm: Some(self.norm),
+            projections: &mut projections,
+            accumulate: false,
+        })
+    }
+
+    /// What follows its inputs.
+    pub(crate) fn recurrence(&mut self) -> DeltaNetArgs<'_> {
+        let [qkv, z, alpha, beta] = &self.inputs;
+        DeltaNetArgs {
+            shape: self.shape,
+            qkv,
+            z,
+            alpha,
+            beta,
+            conv_weight: self.conv_weight,
+            a: self.a,
+            dt_bias: self.dt_bias,
+            norm: self.head_norm,
+            state: self.state,
+            segments: self.segments,
+            answers: self.answers,
+            output: self.output,
+            out: self.h,
+        }
     }
 }
 
@@ -135,4 +205,9 @@ pub struct DeltaNetCommitArgs<'a> {
     pub state_index: usize,
     /// Rows of the accepted path, in order.
     pub rows: &'a [usize],
+}
+
+fn num_rows(segments: &[Segment<'_>]) -> usize {
+    let ends = segments.iter().map(|s| s.first_row + s.parents.len());
+    ends.max().unwrap_or(0)
 }

@@ -1,11 +1,13 @@
 //! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed on their way to the output projection. See
-//! gpu/delta_net.cu and gpu/activate.cu, gpu/delta_heads.cu for short chains, and gpu/delta_commit.cu.
+//! gpu/delta_net.cu and gpu/activate.cu, gpu/delta_heads.cu for short chains, gpu/delta_step.cu for a row alone with what makes its inputs, and
+//! gpu/delta_commit.cu.
 //!
 //! Which kernels run, and how large, follows from the number of rows of each segment and from which segments advance;
 //! trees and states may change where a step that was recorded runs again.
 
 mod commit;
 mod launches;
+mod step;
 
 use crate::buffer::Buffer;
 use crate::device::{DeltaNetArgs, DeltaNetShape, DeltaNetState, Visibility};
@@ -87,17 +89,7 @@ impl GpuDevice {
             out: ptr(args.answers),
             eps: args.norm.eps,
         };
-        let inputs = Inputs {
-            op: "delta_net",
-            shape,
-            qkv: args.qkv,
-            alpha: args.alpha,
-            beta: args.beta,
-            conv_weight: args.conv_weight,
-            a: args.a,
-            dt_bias: args.dt_bias,
-            state: args.state,
-        };
+        let inputs = Inputs::of_forward(&args);
         let segments = &staged.host().segments;
         let indices = segments.iter().map(|s| s.state_index as usize + 1);
         inputs.check(num_rows, indices.max().unwrap_or(0))?;
@@ -229,6 +221,22 @@ impl GpuDevice {
         let bytes = facts.shared_bytes_per_block / resident.max(1);
         let levels = bytes.saturating_sub(WALK_SHARED_BYTES) / level_bytes(shape);
         levels.min(MAX_SAVED_LEVELS)
+    }
+}
+
+impl<'a> Inputs<'a> {
+    fn of_forward(args: &'a DeltaNetArgs<'_>) -> Self {
+        Self {
+            op: "delta_net",
+            shape: args.shape,
+            qkv: args.qkv,
+            alpha: args.alpha,
+            beta: args.beta,
+            conv_weight: args.conv_weight,
+            a: args.a,
+            dt_bias: args.dt_bias,
+            state: args.state,
+        }
     }
 }
 

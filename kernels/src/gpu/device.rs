@@ -1,7 +1,7 @@
 //! [`Device`] for GPUs: memory, launches, steps; what steps read and the operations are in files of their own.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::f16;
@@ -11,8 +11,9 @@ use tensor_channel::ChannelDevice;
 use crate::buffer::{Buffer, NOT_F16};
 use crate::decode_path::DecodePath;
 use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, FeedForwardArgs, GatedLinearArgs,
-    KvAppendArgs, KvCommitArgs, LinearArgs, Matrix, MatrixSource, Step, StoreColumnsArgs, TopKArgs,
+    AttentionArgs, DeltaLayerArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, FeedForwardArgs,
+    GatedLinearArgs, KvAppendArgs, KvCommitArgs, LinearArgs, Matrix, MatrixSource, Step,
+    StoreColumnsArgs, TopKArgs,
 };
 use crate::error::DeviceError;
 use crate::gpu::cuda::Cuda;
@@ -51,6 +52,8 @@ pub struct GpuDevice {
     pub(super) moves: AtomicU64,
     steps: Mutex<Steps>,
     pub(super) one_row: OneRow,
+    /// Steps have launches of clusters for single rows, beside which others find places.
+    pub(super) has_clusters: AtomicBool,
     /// Angles of rotary embeddings.
     pub(super) turns: TurnTables,
     /// The first thing that went wrong in an operation, which has no way to say so.
@@ -91,6 +94,7 @@ impl GpuDevice {
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
             one_row: OneRow::new(driver.facts()),
+            has_clusters: AtomicBool::new(false),
             turns: TurnTables::default(),
             fault: Mutex::default(),
             driver,
@@ -437,6 +441,13 @@ impl Device for GpuDevice {
             return args.project(|linear| self.linear(linear));
         }
         self.note(self.delta_net_op(args));
+    }
+
+    fn delta_layer(&self, mut args: DeltaLayerArgs<'_>) {
+        if self.tell(|recorder| args.make_inputs(|linear| recorder.linear(&linear))) {
+            return self.delta_net(args.recurrence());
+        }
+        self.note(self.delta_layer_op(args));
     }
 
     fn delta_net_commit(&self, args: DeltaNetCommitArgs<'_>) {

@@ -38,7 +38,7 @@ pub(crate) struct Function(pub u64);
 pub(crate) struct Graph(pub u64);
 
 /// Thread blocks of a cluster.
-pub(crate) const CLUSTERS: [u32; 2] = [2, 4];
+pub(crate) const CLUSTERS: [u32; 3] = [2, 4, 8];
 
 /// What is known of a device.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub struct DeviceFacts {
     pub memory_bytes: u64,
     /// Bytes of shared memory that a block can ask for.
     pub shared_bytes_per_block: u32,
-    /// Clusters of two and of four thread blocks, with a multiprocessor for each block, that run at a time; 0: it has none.
+    /// Clusters of two, of four and of eight thread blocks, with a multiprocessor for each block, that run at a time; 0: it has none.
     pub clusters: [u32; CLUSTERS.len()],
     /// Same in every process and container, unlike the ordinal.
     pub uuid: [u8; 16],

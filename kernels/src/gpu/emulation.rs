@@ -89,7 +89,7 @@ impl Emulation {
                 multiprocessors: 4,
                 memory_bytes: 1 << 34,
                 shared_bytes_per_block: 96 * 1024,
-                clusters: [2, 1],
+                clusters: [2, 1, 0],
                 uuid: [0; 16],
             },
             budget: Budget::default(),

@@ -5,6 +5,8 @@ mod narrow;
 mod wide;
 mod work;
 
+use std::sync::atomic::Ordering;
+
 use tensor::DType;
 
 use crate::device::{FeedForwardArgs, GatedLinearArgs, LinearArgs};
@@ -13,10 +15,13 @@ use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{Launch, Source};
 pub(super) use crate::gpu::linear::activate::MOST_NORMED_COLS;
 use crate::gpu::linear::narrow::Narrow;
+pub(super) use crate::gpu::linear::narrow::row_forms_bytes;
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
+#[cfg(test)]
+pub(super) use crate::gpu::linear::work::facts;
 use crate::gpu::linear::work::{
-    Before, Jobs, MAX_JOBS, Product, Rest, Rows, Shape, check, gated_product, products_of,
+    Before, Jobs, MAX_JOBS, Product, Rest, Rows, Shape, Work, check, gated_product, products_of,
     types_of, work_of,
 };
 pub(super) use crate::gpu::linear::work::{GatedNorm, LINE_BYTES, SLICES, dtypes};
@@ -68,7 +73,7 @@ impl GpuDevice {
         let gated = args.gated();
         let (product, rows) = gated_product(&gated);
         let products = std::slice::from_ref(&product);
-        let Some(shape) = work_of(&rows, products, |work| Shape::of(work, self.facts())) else {
+        let Some(shape) = self.shape_of(&rows, products) else {
             return Ok(());
         };
         let before = self.multiply_up_to_rest(shape?, &rows, product)?;
@@ -150,7 +155,7 @@ impl GpuDevice {
         rows: &Rows<'_>,
         products: &[Product<'_>],
     ) -> Result<Vec<ProductShape>, DeviceError> {
-        let all = work_of(rows, products, |work| -> Result<_, DeviceError> {
+        let all = work_of(rows, products, false, |work| -> Result<_, DeviceError> {
             let mut shapes = vec![Shape::of(work, self.facts())?];
             for shape in Shape::all(work, self.facts()) {
                 if !shapes.contains(&shape) {
@@ -168,9 +173,21 @@ impl GpuDevice {
         all.unwrap_or_else(|| Ok(Vec::new()))
     }
 
+    /// The shape that is chosen; none where there is nothing to do.
+    fn shape_of(
+        &self,
+        rows: &Rows<'_>,
+        products: &[Product<'_>],
+    ) -> Option<Result<Shape, DeviceError>> {
+        // Relaxed: a matter of speed alone.
+        let beside_clusters = self.has_clusters.load(Ordering::Relaxed);
+        let choose = |work: &Work<'_>| Shape::of(work, self.facts());
+        work_of(rows, products, beside_clusters, choose)
+    }
+
     /// Products of one kind, with or without a second matrix.
     fn multiply(&self, rows: &Rows<'_>, products: &[Product<'_>]) -> Result<(), DeviceError> {
-        match work_of(rows, products, |work| Shape::of(work, self.facts())) {
+        match self.shape_of(rows, products) {
             Some(shape) => self.multiply_in(shape?, rows, products),
             None => Ok(()),
         }

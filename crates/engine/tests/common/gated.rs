@@ -3,9 +3,10 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use kernels::{
-    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, FeedForwardArgs,
-    GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
-    SparseAttentionArgs, Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
+    AttentionArgs, Buffer, DeltaLayerArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError,
+    FeedForwardArgs, GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix,
+    MatrixSource, SparseAttentionArgs, Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs,
+    TopKArgs,
 };
 
 use super::device;
@@ -209,6 +210,10 @@ impl Device for GatedDevice {
 
     fn kv_commit(&self, args: KvCommitArgs<'_>) {
         self.inner.kv_commit(args);
+    }
+
+    fn delta_layer(&self, args: DeltaLayerArgs<'_>) {
+        self.inner.delta_layer(args);
     }
 
     fn delta_net(&self, args: DeltaNetArgs<'_>) {

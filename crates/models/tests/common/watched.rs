@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernels::{
-    AttentionArgs, Buffer, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError, FeedForwardArgs,
-    GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix, MatrixSource,
-    SparseAttentionArgs, Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs, TopKArgs,
+    AttentionArgs, Buffer, DeltaLayerArgs, DeltaNetArgs, DeltaNetCommitArgs, Device, DeviceError,
+    FeedForwardArgs, GatedLinearArgs, KvAppendArgs, KvCommitArgs, KvType, LinearArgs, Matrix,
+    MatrixSource, SparseAttentionArgs, Step, StoreColumnsArgs, TailProductsArgs, TailWeightsArgs,
+    TopKArgs,
 };
 
 pub struct Watched {
@@ -136,6 +137,10 @@ impl Device for Watched {
 
     fn top_k(&self, args: TopKArgs<'_>) {
         self.inner.top_k(args);
+    }
+
+    fn delta_layer(&self, args: DeltaLayerArgs<'_>) {
+        self.inner.delta_layer(args);
     }
 
     fn delta_net(&self, args: DeltaNetArgs<'_>) {

@@ -1,6 +1,7 @@
 //! Kernels of DeltaNet layers: what they take, what they are compiled for, and how large a block is.
 
 use crate::device::DeltaNetShape;
+use crate::gpu::delta_net::step;
 use crate::gpu::driver::{DevicePtr, Source};
 use crate::gpu::tables::TablePtrs;
 
@@ -96,7 +97,9 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
         conv_taps: 4,
     });
     let all = |shape| [long_walks(shape), whole_heads(shape), commits(shape)];
-    shapes.iter().flat_map(all).collect()
+    let mut sources: Vec<_> = shapes.iter().flat_map(all).collect();
+    sources.extend(step::sources());
+    sources
 }
 
 /// Kernels for any rows.

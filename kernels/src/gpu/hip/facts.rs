@@ -58,7 +58,7 @@ pub(super) fn facts(hip: &Hip, device: c_int) -> Result<DeviceFacts, DeviceError
         multiprocessors: attribute(hip, device, Attribute::Multiprocessors)?,
         memory_bytes: bytes as u64,
         shared_bytes_per_block: attribute(hip, device, Attribute::SharedBytesPerBlock)?,
-        clusters: [0; 2],
+        clusters: [0; 3],
         uuid,
     })
 }

@@ -7,12 +7,12 @@ use std::fmt;
 
 use tensor::DType;
 
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
+use crate::gpu::driver::{CLUSTERS, DeviceFacts, DevicePtr, Source};
 use crate::gpu::linear::activate::MOST_NORMED_COLS;
 pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
 use crate::gpu::linear::narrow::choice::{
-    APART_PERCENT, Choice, FEW, HEAVY_WARPS, SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, USUAL,
-    is_heavy, is_light,
+    APART_PERCENT, BESIDE_CLUSTERS, Choice, FEW, FEW_TOGETHER, HEAVY_WARPS, LIGHT_BESIDE_CLUSTERS,
+    SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, TOGETHER_BYTES, USUAL, is_heavy, is_light,
 };
 pub(super) use crate::gpu::linear::narrow::sources::sources;
 use crate::gpu::linear::narrow::sources::{Kind, source};
@@ -78,12 +78,19 @@ impl fmt::Display for Narrow {
             row_inside,
             slices,
             apart,
+            sixteens: _,
+            cluster,
+            leaves: _,
             early_stages,
             l1_bytes,
         } = self.choice;
         let stages = self.stages;
         let row = if row_inside { "inside" } else { "before" };
-        let apart = if apart { " that are apart" } else { "" };
+        let apart = match (apart, cluster) {
+            (true, _) => " that are apart",
+            (false, 1) => "",
+            (false, _) => " in clusters",
+        };
         write!(
             f,
             "{warps} warps, {per_multiprocessor} of {resident} blocks{apart}, {stages} stages, {early_stages} early, row {row}, {slices} slices, {} tiles, {} KiB of L1",
@@ -118,12 +125,31 @@ impl Narrow {
         let is_small = sixteens * work.matrices * sixteen_bytes(work) <= SMALL_BYTES * in_use;
         let is_light = is_light(work.types) && row_blocks(SMALL_AND_LIGHT, work.cols) == 1;
         let first = match (work.num_rows, is_small) {
-            (1, true) if sixteens < multiprocessors => [FEW, USUAL, with(8, true)],
+            (1, true) if sixteens < multiprocessors => {
+                let few = if is_together(work, sixteens, facts) {
+                    FEW_TOGETHER
+                } else {
+                    FEW
+                };
+                [few, USUAL, with(8, true)]
+            }
             (1, true) => {
-                let small = if is_light { SMALL_AND_LIGHT } else { SMALL };
+                let small = match (is_light, work.beside_clusters) {
+                    (true, false) => SMALL_AND_LIGHT,
+                    (true, true) => LIGHT_BESIDE_CLUSTERS,
+                    (false, true) if !work.adds && !is_heavy(work.types) => {
+                        // The launch before, whose outputs are the inputs, has one for every two sixteens of them.
+                        let leaves = work.cols / (TILE_ROWS * FEW_TOGETHER.sixteens);
+                        Choice {
+                            leaves,
+                            ..BESIDE_CLUSTERS
+                        }
+                    }
+                    (false, _) => SMALL,
+                };
                 // Behind attention and DeltaNet, whose blocks are few and small, each block finds a multiprocessor of its own at once. Where
                 // launches before it have all shared memory of some, all blocks begin at once only if two may lie on one.
-                let apart = work.adds;
+                let apart = small.apart || work.adds;
                 [Choice { apart, ..small }, USUAL, with(8, true)]
             }
             (1, false) => [USUAL, with(16, true), with(8, true)],
@@ -189,9 +215,9 @@ impl Narrow {
                     resident,
                     row_inside,
                     slices,
-                    apart: false,
                     early_stages,
                     l1_bytes: l1_kib << 10,
+                    ..USUAL
                 };
                 let shape = Self::fitting(choice, work, facts);
                 shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
@@ -214,8 +240,9 @@ impl Narrow {
             return None;
         }
         let sixteens = sixteens(work);
-        let most = facts.multiprocessors as usize * choice.per_multiprocessor;
-        let blocks = sixteens.min(most).max(1);
+        let multiprocessors = (facts.multiprocessors as usize).saturating_sub(choice.leaves);
+        let most = multiprocessors * choice.per_multiprocessor;
+        let blocks = sixteens.div_ceil(choice.sixteens).clamp(1, most.max(1));
         let slot = if row_inside {
             16 * 4
         } else {
@@ -225,7 +252,11 @@ impl Narrow {
         let round = (SUMS_BYTES[usize::from(!row_inside)] / sums)
             .min(sixteens / blocks + 2)
             .max(1);
-        let x = if row_inside { row_bytes(work) } else { 0 };
+        let x = if row_inside {
+            row_forms_bytes(work.types, work.cols)
+        } else {
+            0
+        };
         let stage = dtypes(work.types).map(tile_bytes).max()?;
         let all = facts.shared_bytes_per_block as usize + 1024;
         let l1 = if row_inside {
@@ -322,6 +353,22 @@ impl Narrow {
     }
 }
 
+/// Whether few sixteens are dealt out in pairs, to whole clusters, beside which twice as many run.
+fn is_together(work: &Work<'_>, sixteens: usize, facts: &DeviceFacts) -> bool {
+    let Choice {
+        sixteens: of_block,
+        cluster,
+        ..
+    } = FEW_TOGETHER;
+    let known = CLUSTERS.iter().position(|&size| size as usize == cluster);
+    let at_a_time = known.map_or(0, |known| facts.clusters[known] as usize);
+    let clusters = sixteens.div_ceil(of_block * cluster);
+    work.beside_clusters
+        && clusters * of_block * cluster == sixteens
+        && 3 * clusters <= at_a_time
+        && of_block * sixteen_bytes(work) < TOGETHER_BYTES
+}
+
 /// Blocks of 256 inputs of a single row that a warp has at once: as many as there are for it.
 fn row_blocks(choice: Choice, cols: usize) -> usize {
     let blocks = cols.div_ceil(256).div_ceil(choice.warps);
@@ -349,11 +396,11 @@ fn row_tile_bytes(dtype: DType, cols: usize) -> usize {
     cols.div_ceil(Form::of(dtype).cols()) * tile_bytes(dtype)
 }
 
-/// Bytes of one row in the forms that are read: see `forms_at` of gpu/matmul.cu.
-fn row_bytes(work: &Work<'_>) -> usize {
+/// Bytes of one row in the forms that are read by products with such weights: see `forms_at` of gpu/activations.h.
+pub(in crate::gpu) fn row_forms_bytes(types: u32, cols: usize) -> usize {
     let forms = [Form::By256, Form::By32, Form::Floats];
-    let read = |form: &Form| dtypes(work.types).any(|dtype| Form::of(dtype) == *form);
-    let bytes = |form: Form| work.cols.div_ceil(form.cols()) * form.row_block_bytes(work.types);
+    let read = |form: &Form| dtypes(types).any(|dtype| Form::of(dtype) == *form);
+    let bytes = |form: Form| cols.div_ceil(form.cols()) * form.row_block_bytes(types);
     forms.into_iter().filter(read).map(bytes).sum()
 }
 

@@ -58,7 +58,7 @@ fn no_shape_changes_a_bit() {
             let before = norm.map_or(Before::Nothing, Before::Norm);
             let given = rows_of(&part, num_rows, before);
             let products = [product_of(&weight, up.as_ref(), &out)];
-            let shapes = work_of(&given, &products, choose).expect("products");
+            let shapes = work_of(&given, &products, false, choose).expect("products");
             let run = |shape: Shape| {
                 device
                     .multiply_in(shape, &given, &products)
@@ -178,7 +178,7 @@ fn sums_meet_anywhere_to_the_bit() {
         let want = run(None);
         let hidden = load(vec![0.0; num_rows * hidden_rows]);
         let gated = [product_of(&gate, Some(&up), &hidden)];
-        let shapes = work_of(&given, &gated, |work| Shape::all(work, &facts));
+        let shapes = work_of(&given, &gated, false, |work| Shape::all(work, &facts));
         let leaves =
             |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.leaves_rest(hidden_rows));
         let some = shapes.expect("shapes").into_iter().filter(leaves);

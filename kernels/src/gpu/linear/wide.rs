@@ -297,7 +297,7 @@ mod tests {
     fn hopper() -> DeviceFacts {
         DeviceFacts {
             arch: "sm_90a".to_owned(),
-            clusters: [66, 32],
+            clusters: [66, 32, 16],
             ..facts(132, 227)
         }
     }
@@ -316,6 +316,7 @@ mod tests {
                         matrices: 1,
                         types: 1 << dtype.ggml_id(),
                         adds: false,
+                        beside_clusters: false,
                     };
                     let shape = Wide::of(&work, &facts);
                     let shape = shape.expect(&what);
@@ -337,6 +338,7 @@ mod tests {
             matrices: 1,
             types: 1 << dtype.ggml_id(),
             adds: false,
+            beside_clusters: false,
         };
         Shape::of(&work, facts).expect("a shape")
     }
@@ -367,10 +369,10 @@ mod tests {
                 Shape::Wide(shape) => (shape.cluster, shape.row_blocks(&[5120])),
             }
         };
-        let (size, blocks) = clusters([66, 30]);
+        let (size, blocks) = clusters([66, 30, 0]);
         assert_eq!(size, 4);
         assert!(blocks <= 30, "{blocks}");
-        assert_ne!(clusters([66, 16]).0, 4);
-        assert_eq!(clusters([0, 0]).0, 1);
+        assert_ne!(clusters([66, 16, 0]).0, 4);
+        assert_eq!(clusters([0; 3]).0, 1);
     }
 }

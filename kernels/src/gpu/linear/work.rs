@@ -128,6 +128,8 @@ pub(super) struct Work<'a> {
     pub types: u32,
     /// Outputs are added to what is there.
     pub adds: bool,
+    /// Launches of clusters are among those before and after.
+    pub beside_clusters: bool,
 }
 
 /// How a launch shares the work among thread blocks; a matter of speed alone.
@@ -259,6 +261,7 @@ pub(super) fn gated_product<'a>(args: &'a GatedLinearArgs<'_>) -> (Product<'a>, 
 pub(super) fn work_of<T>(
     rows: &Rows<'_>,
     products: &[Product<'_>],
+    beside_clusters: bool,
     with: impl FnOnce(&Work<'_>) -> T,
 ) -> Option<T> {
     let first = products.first().filter(|_| rows.num_rows > 0)?;
@@ -270,6 +273,7 @@ pub(super) fn work_of<T>(
         matrices: if first.up.is_some() { 2 } else { 1 },
         types: types_of(products),
         adds: rows.accumulate,
+        beside_clusters,
     }))
 }
 
@@ -337,7 +341,7 @@ pub(super) fn float_terms(types: u32) -> usize {
 
 /// A chip for tests.
 #[cfg(test)]
-pub(super) fn facts(multiprocessors: u32, shared_kib: u32) -> DeviceFacts {
+pub(in crate::gpu) fn facts(multiprocessors: u32, shared_kib: u32) -> DeviceFacts {
     DeviceFacts {
         name: String::new(),
         arch: String::new(),
@@ -345,7 +349,7 @@ pub(super) fn facts(multiprocessors: u32, shared_kib: u32) -> DeviceFacts {
         multiprocessors,
         memory_bytes: 0,
         shared_bytes_per_block: shared_kib << 10,
-        clusters: [0; 2],
+        clusters: [0; 3],
         uuid: [0; 16],
     }
 }

@@ -93,7 +93,7 @@ mod tests {
             multiprocessors: 132,
             memory_bytes: 0,
             shared_bytes_per_block: 0,
-            clusters: [0; 2],
+            clusters: [0; 3],
             uuid: [0; 16],
         }
     }

@@ -23,6 +23,12 @@ pub struct Choice {
     pub slices: usize,
     /// A block has more than half of a multiprocessor's shared memory, so that no two of the launch come to lie on one.
     pub apart: bool,
+    /// Sixteens of rows of a block, at least.
+    pub sixteens: usize,
+    /// Blocks of a cluster, which take neighbouring multiprocessors, so that those which they leave are neighbours as well; 1: none.
+    pub cluster: usize,
+    /// Multiprocessors that are left to the launch before.
+    pub leaves: usize,
     /// Of a single row's rings, those that fill before it is there.
     pub early_stages: usize,
     /// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third of it at most.
@@ -37,6 +43,9 @@ pub const USUAL: Choice = Choice {
     row_inside: true,
     slices: 2,
     apart: false,
+    sixteens: 1,
+    cluster: 1,
+    leaves: 0,
     early_stages: 2,
     l1_bytes: 36 << 10,
 };
@@ -51,6 +60,18 @@ pub const SMALL: Choice = Choice {
 };
 /// The same of types, and of rows, whose products leave registers for twice as many warps.
 pub const SMALL_AND_LIGHT: Choice = Choice { warps: 16, ..SMALL };
+/// The same beside clusters of other launches: with all of its weights asked for early.
+pub const LIGHT_BESIDE_CLUSTERS: Choice = Choice {
+    early_stages: 8,
+    ..SMALL_AND_LIGHT
+};
+/// The same of types that need registers: a block for each multiprocessor but those of the launch before.
+pub const BESIDE_CLUSTERS: Choice = Choice {
+    warps: 12,
+    apart: true,
+    early_stages: 8,
+    ..USUAL
+};
 /// For a row alone and a small matrix with fewer sixteens of rows than there are multiprocessors: eight of its warps have a slice each, which they ask
 /// for before the row is there; the others help to make that ready.
 pub const FEW: Choice = Choice {
@@ -58,6 +79,15 @@ pub const FEW: Choice = Choice {
     early_stages: 8,
     ..USUAL
 };
+/// The same beside clusters of other launches, which find the more room the fewer multiprocessors it takes: two sixteens of rows a block, whose warps
+/// have a slice each.
+pub const FEW_TOGETHER: Choice = Choice {
+    sixteens: 2,
+    cluster: 4,
+    ..FEW
+};
+/// Bytes of a block up to which it is so.
+pub const TOGETHER_BYTES: usize = 128 << 10;
 /// Of a multiprocessor's shared memory, what blocks that are apart have.
 pub const APART_PERCENT: usize = 60;
 /// Bytes of a multiprocessor's share up to which a matrix is small.

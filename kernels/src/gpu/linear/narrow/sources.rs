@@ -2,7 +2,8 @@
 
 use crate::gpu::driver::Source;
 use crate::gpu::linear::narrow::choice::{
-    Choice, FEW, HEAVY_WARPS, SEVERAL, SMALL_AND_LIGHT, USUAL, is_heavy, is_light,
+    BESIDE_CLUSTERS, Choice, FEW, FEW_TOGETHER, HEAVY_WARPS, SEVERAL, SMALL_AND_LIGHT, USUAL,
+    is_heavy, is_light,
 };
 use crate::gpu::linear::narrow::{MOST_ROW_BLOCKS, most_column_tiles};
 
@@ -39,6 +40,7 @@ pub fn source(
             define("COLUMN_TILES", column_tiles),
             define("ROW_BLOCKS", kind.row_blocks),
             define("ONE_JOB", usize::from(kind.one_job)),
+            define("CLUSTER", choice.cluster),
         ],
     }
 }
@@ -58,7 +60,9 @@ pub fn sources(types: u32, matrices: usize) -> Vec<Source> {
         (USUAL, 1, full),
         (USUAL, 1, short),
         (SMALL_AND_LIGHT, 1, short),
+        (BESIDE_CLUSTERS, 1, short),
         (FEW, 1, short),
+        (FEW_TOGETHER, 1, short),
         (SEVERAL, 1, full),
         (SEVERAL, 2, full),
     ];

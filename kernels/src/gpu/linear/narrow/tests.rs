@@ -21,6 +21,7 @@ fn shapes_fit_on_every_chip() {
                     matrices,
                     types: 1 << dtype.ggml_id(),
                     adds,
+                    beside_clusters: true,
                 };
                 let what = format!("{dtype}, {num_rows} rows of {cols}, {facts:?}");
                 if !Narrow::takes(&work, &facts) {
@@ -49,6 +50,7 @@ fn row_alone(dtype: DType, heights: &[usize], cols: usize, matrices: usize) -> W
         matrices,
         types: 1 << dtype.ggml_id(),
         adds: false,
+        beside_clusters: false,
     }
 }
 
@@ -95,7 +97,42 @@ fn small_matrices_find_room_beside_other_launches() {
     let few = choice(DType::Q8_0, 1024, 3584, 1, true);
     let is_early = few.early_stages == FEW.early_stages && few.warps == FEW.warps;
     assert!(is_early && !few.apart, "{few:?}");
+    assert_eq!((few.sixteens, few.cluster), (1, 1), "{few:?}");
     // The 27B's `down` has more than a multiprocessor holds.
     let large = choice(DType::Q4K, 5120, 17408, 1, true);
     assert!(!large.apart && large.resident == 1, "{large:?}");
+}
+
+/// Beside clusters, few sixteens are dealt out in pairs to clusters of their own where those fit, and others leave them their multiprocessors.
+#[test]
+fn small_matrices_leave_room_to_clusters() {
+    let shape = |clusters, dtype: DType, height, cols, matrices, adds| {
+        let facts = DeviceFacts {
+            clusters,
+            ..facts(132, 227)
+        };
+        let heights = [height];
+        let work = Work {
+            adds,
+            beside_clusters: true,
+            ..row_alone(dtype, &heights, cols, matrices)
+        };
+        Narrow::of(&work, &facts).expect("a shape")
+    };
+    let hopper = [66, 31, 15];
+    for dtype in [DType::Q4K, DType::Q6K, DType::Q8_0] {
+        let down = shape(hopper, dtype, 1024, 3584, 1, true);
+        let of_one = down.choice.slices == 1 && down.choice.sixteens == 2;
+        assert!(of_one && down.choice.cluster == 4, "{dtype}: {down:?}");
+        assert_eq!(down.blocks, 32, "{dtype}");
+        let down = shape([66, 23, 11], dtype, 1024, 3584, 1, true);
+        assert_eq!((down.choice.cluster, down.blocks), (1, 64), "{dtype}");
+    }
+    let down = shape(hopper, DType::BF16, 1024, 3584, 1, true);
+    assert_eq!((down.choice.cluster, down.blocks), (1, 64), "{down:?}");
+    let gate_and_up = shape(hopper, DType::Q4K, 3584, 1024, 2, false);
+    assert_eq!(gate_and_up.blocks, 100, "{gate_and_up:?}");
+    assert!(gate_and_up.choice.apart, "{gate_and_up:?}");
+    let gate_and_up = shape(hopper, DType::Q8_0, 3584, 1024, 2, false);
+    assert_eq!(gate_and_up.choice, LIGHT_BESIDE_CLUSTERS);
 }

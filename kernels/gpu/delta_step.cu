@@ -17,7 +17,8 @@
 #define COLUMN_TILES 1
 #include "activate.h"
 #include "products.h"
-#if ON_HOST || (ON_CUDA && __CUDA_ARCH__ >= 900)
+// Clusters of later chips have not been tried.
+#if ON_HOST || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "cluster.h"
 #include "delta_state.h"
 
@@ -241,9 +242,8 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
     sync_threads();
 
     // A walker's columns, one a lane, on their way while others make its inputs.
-    float* committed = strip + warp * 4 + lane / 8;
     State<1> state = {};
-    if (warp < WALKERS) load_state(state, committed);
+    if (warp < WALKERS) load_state(state, strip + warp * 4 + lane / 8);
     float gate_of_answer = 0.0f;
     if (has_output) {
         u32 at = output / TILE_ROWS * OF_SIXTEEN, r = output % TILE_ROWS;
@@ -282,11 +282,22 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
     }
     sync_threads();
 
+    // The state as its rows lie in memory, which whole lines go to; weights are of no use any more.
+    constexpr u32 APART = STRIP + 4;
+    float* rows = reinterpret_cast<float*>(shared + args.weights_at);
     if (warp < WALKERS) {
         float answer = whole(advance<true, true>(state, staged, warp));
         // A column's eight lanes have it.
         if (lane % 8 < CLUSTER) answers.of_block(lane % 8).send(rank * STRIP + warp * 4 + lane / 8, answer);
+#pragma unroll
+        for (u32 i = 0; i < QUADS; i++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                u32 row = i * 32 + lane % 8 * 4 + j;
+                if (DK % 32 == 0 || row < DK) rows[row * APART + warp * 4 + lane / 8] = state.at[i][j][0];
+            }
     }
+    sync_threads();
     // What is kept would be in the answers' way.
     answers.wait_until_full();
     if (warp == FIRST_OUTPUT + OUTPUT_WARPS - 1) {
@@ -299,7 +310,11 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
         float inverse = inverse_norm_of_head(all, args.norm.eps);
         if (part == Z) args.norm.out[head * DV + column] = gated(answers.word(column), inverse, head_gamma, gate_of_answer);
     }
-    if (warp < WALKERS) store_state(state, committed);
+#pragma unroll 2
+    for (u32 at = 4 * thread_index(); at < DK * STRIP; at += 4 * THREADS) {
+        u32 row = at / STRIP, of_row = at % STRIP;
+        *reinterpret_cast<Vec4f*>(strip + row * DV + of_row) = *reinterpret_cast<const Vec4f*>(rows + row * APART + of_row);
+    }
     if (is_mixed) {
 #pragma unroll
         for (u32 i = 0; i < KEPT_ROWS; i++) history[(u64)i * CHANNELS] = kept[i + 1];

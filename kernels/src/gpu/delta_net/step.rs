@@ -118,7 +118,10 @@ impl Size {
             weights_at,
             piece_bytes,
             gate_piece_bytes,
-            shared_bytes: weights_at + pieces * piece_bytes + of_block * gate_piece_bytes,
+            // Whose place the state takes, four words more for each of its rows.
+            shared_bytes: weights_at
+                + (pieces * piece_bytes + of_block * gate_piece_bytes)
+                    .max(floats(shape.k_dim * (shape.v_dim / cluster + 4))),
         }
     }
 }
@@ -135,10 +138,10 @@ fn bytes_of_256(dtype: DType) -> usize {
     256 / Form::of(dtype).cols() * tile_bytes(dtype)
 }
 
-/// The kernel for such layers; `types`: bit mask of the types in use.
-fn source(shape: &DeltaNetShape, types: u32, cluster: usize) -> Source {
+/// The kernel for such layers.
+fn source(shape: &DeltaNetShape, dtypes: [DType; 4], cluster: usize) -> Source {
     let mut defines = defines(shape);
-    defines.push(("TYPES", types.to_string()));
+    defines.push(("TYPES", types_of(dtypes).to_string()));
     defines.push(("CLUSTER", cluster.to_string()));
     Source {
         name: "delta_step.cu",
@@ -164,7 +167,7 @@ pub(super) fn sources() -> Vec<Source> {
             v_dim: 128,
             conv_taps: 4,
         };
-        source(&shape, types_of(dtypes), cluster)
+        source(&shape, dtypes, cluster)
     };
     kinds.into_iter().map(source).collect()
 }
@@ -251,21 +254,14 @@ impl GpuDevice {
             piece_bytes: size.piece_bytes as u32,
             gate_piece_bytes: size.gate_piece_bytes as u32,
         };
+        let dtypes = weights.map(|weight| weight.dtype);
         let launch = Launch {
             grid: [(heads * size.cluster) as u32, 1, 1],
             threads: 32 * WARPS as u32,
             shared_bytes: size.shared_bytes as u32,
         };
-        self.launch(
-            &source(
-                &shape,
-                types_of(weights.map(|weight| weight.dtype)),
-                size.cluster,
-            ),
-            "delta_step",
-            launch,
-            &step,
-        )
+        let source = source(&shape, dtypes, size.cluster);
+        self.launch(&source, "delta_step", launch, &step)
     }
 }
 

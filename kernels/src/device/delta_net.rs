@@ -140,15 +140,30 @@ impl DeltaLayerArgs<'_> {
     /// Has its inputs computed.
     pub(crate) fn make_inputs<R>(&mut self, compute: impl FnOnce(LinearArgs<'_, '_>) -> R) -> R {
         let num_rows = num_rows(self.segments);
-        let outs = self.inputs.iter_mut().zip(self.weights);
-        let mut projections: Vec<_> = outs
-            .map(|(out, weight)| Projection { weight, out })
-            .collect();
+        let [of_qkv, of_z, of_alpha, of_beta] = self.weights;
+        let [qkv, z, alpha, beta] = &mut self.inputs;
         compute(LinearArgs {
             num_rows,
             x: self.h,
             norm: Some(self.norm),
-            projections: &mut projections,
+            projections: &mut [
+                Projection {
+                    weight: of_qkv,
+                    out: qkv,
+                },
+                Projection {
+                    weight: of_z,
+                    out: z,
+                },
+                Projection {
+                    weight: of_alpha,
+                    out: alpha,
+                },
+                Projection {
+                    weight: of_beta,
+                    out: beta,
+                },
+            ],
             accumulate: false,
         })
     }

@@ -61,6 +61,14 @@ pub struct DeviceFacts {
     pub uuid: [u8; 16],
 }
 
+impl DeviceFacts {
+    /// Clusters of so many blocks that run at a time.
+    pub(crate) fn clusters_of(&self, blocks: usize) -> usize {
+        let known = CLUSTERS.iter().position(|&size| size as usize == blocks);
+        known.map_or(0, |known| self.clusters[known] as usize)
+    }
+}
+
 /// Size of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {

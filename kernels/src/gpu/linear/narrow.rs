@@ -1,23 +1,26 @@
 //! How gpu/matmul.cu shares the work among thread blocks. It changes no result.
 
 mod choice;
+mod sizes;
 mod sources;
 
 use std::fmt;
 
-use tensor::DType;
-
-use crate::gpu::driver::{CLUSTERS, DeviceFacts, DevicePtr, Source};
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
 use crate::gpu::linear::activate::MOST_NORMED_COLS;
 pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
 use crate::gpu::linear::narrow::choice::{
     APART_PERCENT, BESIDE_CLUSTERS, Choice, FEW, FEW_TOGETHER, HEAVY_WARPS, LIGHT_BESIDE_CLUSTERS,
     SEVERAL, SMALL, SMALL_AND_LIGHT, SMALL_BYTES, TOGETHER_BYTES, USUAL, is_heavy, is_light,
 };
+pub(in crate::gpu) use crate::gpu::linear::narrow::sizes::row_forms_bytes;
+use crate::gpu::linear::narrow::sizes::{
+    most_column_tiles, row_blocks, row_tile_bytes, sixteen_bytes, sixteens,
+};
 pub(super) use crate::gpu::linear::narrow::sources::sources;
 use crate::gpu::linear::narrow::sources::{Kind, source};
 use crate::gpu::linear::work::{Activations, COLUMNS, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
-use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
+use crate::gpu::matrix::{TILE_ROWS, tile_bytes};
 
 /// Tiles of a warp's ring.
 const STAGES: [usize; 6] = [8, 6, 4, 3, 2, 1];
@@ -223,6 +226,22 @@ impl Narrow {
                 shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
             }
         }
+        if work.num_rows == 1 {
+            // Beside clusters. In which clusters they are themselves is a matter of place alone.
+            let together = Choice {
+                slices: 1,
+                cluster: 1,
+                ..FEW_TOGETHER
+            };
+            let left = Choice {
+                leaves: 1,
+                ..BESIDE_CLUSTERS
+            };
+            for choice in [together, left, LIGHT_BESIDE_CLUSTERS] {
+                let shape = Self::fitting(choice, work, facts);
+                shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
+            }
+        }
         shapes
     }
 
@@ -360,58 +379,11 @@ fn is_together(work: &Work<'_>, sixteens: usize, facts: &DeviceFacts) -> bool {
         cluster,
         ..
     } = FEW_TOGETHER;
-    let known = CLUSTERS.iter().position(|&size| size as usize == cluster);
-    let at_a_time = known.map_or(0, |known| facts.clusters[known] as usize);
     let clusters = sixteens.div_ceil(of_block * cluster);
     work.beside_clusters
         && clusters * of_block * cluster == sixteens
-        && 3 * clusters <= at_a_time
+        && 3 * clusters <= facts.clusters_of(cluster)
         && of_block * sixteen_bytes(work) < TOGETHER_BYTES
-}
-
-/// Blocks of 256 inputs of a single row that a warp has at once: as many as there are for it.
-fn row_blocks(choice: Choice, cols: usize) -> usize {
-    let blocks = cols.div_ceil(256).div_ceil(choice.warps);
-    if choice.row_inside {
-        blocks.clamp(1, MOST_ROW_BLOCKS)
-    } else {
-        1
-    }
-}
-
-/// Of rows, of all matrices.
-fn sixteens(work: &Work<'_>) -> usize {
-    let heights = work.heights.iter();
-    heights.map(|rows| rows.div_ceil(TILE_ROWS)).sum()
-}
-
-/// Bytes of 16 rows of a matrix of the largest type.
-fn sixteen_bytes(work: &Work<'_>) -> usize {
-    let bytes = dtypes(work.types).map(|dtype| row_tile_bytes(dtype, work.cols));
-    bytes.max().unwrap_or_default()
-}
-
-/// Bytes of 16 rows of a matrix.
-fn row_tile_bytes(dtype: DType, cols: usize) -> usize {
-    cols.div_ceil(Form::of(dtype).cols()) * tile_bytes(dtype)
-}
-
-/// Bytes of one row in the forms that are read by products with such weights: see `forms_at` of gpu/activations.h.
-pub(in crate::gpu) fn row_forms_bytes(types: u32, cols: usize) -> usize {
-    let forms = [Form::By256, Form::By32, Form::Floats];
-    let read = |form: &Form| dtypes(types).any(|dtype| Form::of(dtype) == *form);
-    let bytes = |form: Form| cols.div_ceil(form.cols()) * form.row_block_bytes(types);
-    forms.into_iter().filter(read).map(bytes).sum()
-}
-
-/// Float products and those that need more registers have none left for a second column tile.
-fn most_column_tiles(types: u32) -> usize {
-    let has_floats = dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats);
-    if has_floats || is_heavy(types) {
-        1
-    } else {
-        MOST_COLUMN_TILES
-    }
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use tensor::DType;
+
 use super::*;
 use crate::gpu::linear::work::facts;
 

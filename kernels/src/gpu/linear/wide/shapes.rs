@@ -2,7 +2,7 @@
 
 use tensor::DType;
 
-use crate::gpu::driver::{CLUSTERS, DeviceFacts, Source};
+use crate::gpu::driver::{DeviceFacts, Source};
 use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
 use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes};
 use crate::gpu::matrix::Form;
@@ -244,8 +244,7 @@ impl Wide {
             Meeting::InClusters => {
                 let cluster = shape.splits;
                 let shape = Self { cluster, ..shape }.fitted(work, threads, facts)?;
-                let known = CLUSTERS.iter().position(|&size| size as usize == cluster)?;
-                let at_once = facts.clusters[known] as usize * shape.resident;
+                let at_once = facts.clusters_of(cluster) * shape.resident;
                 let fits = shape.row_blocks(work.heights) <= at_once;
                 return (fits && work.matrices == 1 && column_blocks == 1).then_some(shape);
             }

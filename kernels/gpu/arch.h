@@ -99,6 +99,8 @@ DEVICE u32 grid_x() { return gridDim.x; }
 DEVICE u32 grid_y() { return gridDim.y; }
 DEVICE void sync_threads() { __syncthreads(); }
 DEVICE void sync_warp() { __syncwarp(); }
+// A value that the compiler takes for another one from here on.
+DEVICE void hide(float& x) { asm volatile("" : "+f"(x)); }
 template <typename T> DEVICE T shuffle_xor(T value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 template <typename T> DEVICE T shuffle(T value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 DEVICE u32 ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
@@ -179,6 +181,7 @@ DEVICE void sync_threads() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 DEVICE void sync_warp() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"); __builtin_amdgcn_wave_barrier(); }
+DEVICE void hide(float& x) { asm volatile("" : "+v"(x)); }
 DEVICE u32 hip_lane() { return __builtin_amdgcn_mbcnt_lo(~0u, 0u); }
 DEVICE u32 permute_bits(u32 value, u32 lane) { return (u32)__builtin_amdgcn_ds_bpermute((int)(lane * 4), (int)value); }
 template <typename T> DEVICE T shuffle(T value, u32 lane) {

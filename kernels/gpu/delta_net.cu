@@ -43,29 +43,26 @@ KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
     wait_for_inputs();
     let_next_start();
 }
-// A thread block has a strip of columns of a head, a lane one of them: a row is one chain of sums and shuffles, and several
-// warps of a scheduler, each with little to do, pass less of it by than one with much.
-constexpr u32 WARP_COLUMNS = 4;
+// A thread block has a strip of columns of a head, a lane four of them: what the lanes of a column read of a row by turns, q and k, is then read
+// for four, and shared memory would be what warps wait for.
+constexpr u32 WARP_COLUMNS = 16;
 constexpr u32 STRIP_WARPS = 4;
 constexpr u32 STRIP = STRIP_WARPS * WARP_COLUMNS;
 constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
 constexpr u32 STRIP_THREADS = STRIP_WARPS * LANES;
 // A level of a block: 16-byte pieces of its lanes' states.
-constexpr u32 LEVEL_PIECES = QUADS * STRIP_THREADS;
+constexpr u32 LEVEL_PIECES = QUADS * 4 * STRIP_THREADS;
 constexpr u32 MAX_LEVELS = 8;
 static_assert(STRIP_WARPS == STEPS, "a warp brings a step in");
 
 // To and from a level, where each thread has a column of pieces of its own.
-DEVICE void put_state(const State<1>& state, Vec4f* at) {
+DEVICE void put_state(const State<4>& state, Vec4f* at) {
 #pragma unroll
-    for (u32 i = 0; i < QUADS; i++) at[i * STRIP_THREADS] = {state.at[i][0][0], state.at[i][1][0], state.at[i][2][0], state.at[i][3][0]};
+    for (u32 i = 0; i < 4 * QUADS; i++) at[i * STRIP_THREADS] = together(state.at[i / 4][i % 4]);
 }
-DEVICE void get_state(State<1>& state, const Vec4f* at) {
+DEVICE void get_state(State<4>& state, const Vec4f* at) {
 #pragma unroll
-    for (u32 i = 0; i < QUADS; i++) {
-        Vec4f piece = at[i * STRIP_THREADS];
-        state.at[i][0][0] = piece.x, state.at[i][1][0] = piece.y, state.at[i][2][0] = piece.z, state.at[i][3][0] = piece.w;
-    }
+    for (u32 i = 0; i < 4 * QUADS; i++) spread(at[i * STRIP_THREADS], state.at[i / 4][i % 4]);
 }
 
 // By its values: clang keeps what is copied whole under a condition in memory.
@@ -128,6 +125,19 @@ DEVICE u32 spilled_levels(const Segment& segment, u32 shared_levels) {
     return levels > shared_levels ? levels - shared_levels : 0;
 }
 
+// Saved states of a block's lanes, by level.
+struct Levels {
+    Vec4f* shared;
+    u32 shared_levels;
+    // Those that shared memory has no room for, so many pieces apart.
+    Vec4f* spill;
+    u64 spill_stride;
+
+    DEVICE_MEMBER Vec4f* at(u32 level) const {
+        return level < shared_levels ? shared + level * LEVEL_PIECES : spill + (level - shared_levels) * spill_stride;
+    }
+};
+
 // BRANCHES: segments may be trees; saved: a block's levels.
 template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     constexpr u32 BLOCKS = HV * STRIPS;
@@ -146,17 +156,17 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     u32 head = block_x() / STRIPS, strip = block_x() % STRIPS;
     u32 warp = warp_index(), lane = lane_index();
     const Step* steps = args.tables.steps + segment.first_step;
-    u32 column = strip * STRIP + warp * WARP_COLUMNS + lane / 8;
+    u32 column = strip * STRIP + warp * WARP_COLUMNS + lane / 8 * 4;
     bool active = DV % STRIP == 0 || column < DV;
     float* committed = args.layer.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
-    // One lane of the eight that have parts of a column's answers.
-    bool writes = lane % 8 == 0;
-    float* out = args.out + head * DV + column;
+    // Four lanes of the eight that have parts of four columns' answers.
+    bool writes = lane % 8 < 4;
+    float* out = args.out + head * DV + column + lane % 4;
 
     Step ahead = {};
     if (warp < num_rows) ahead = steps[warp];
     // The step before has left it, and a copy of this one's tables lies between: no kernel that still runs writes it.
-    State<1> state;
+    State<4> state;
     if (active) load_state(state, committed);
     wait_for_inputs();
     Fetched fetched = {};
@@ -168,64 +178,58 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
             staged[side][warp].k[DK / 4 + lane] = {};
         }
 
-    Vec4f* spill = nullptr;
+    Levels levels = {saved + thread_index(), args.shared_levels, nullptr, (u64)BLOCKS * LEVEL_PIECES};
     if (BRANCHES && spilled_levels(segment, args.shared_levels)) {
         // A level after another, those of the segments before first.
         u32 before = 0;
         for (u32 i = 0; i < block_y(); i++) before += spilled_levels(args.tables.segments[i], args.shared_levels);
-        spill = args.spill + ((u64)before * BLOCKS + block_x()) * LEVEL_PIECES + thread_index();
+        levels.spill = args.spill + ((u64)before * BLOCKS + block_x()) * LEVEL_PIECES + thread_index();
     }
-    if (BRANCHES) saved += thread_index();
 
+    // Of the row before: its answers are summed up while the next one's sums are.
+    Parts<4> parts = {};
+    float* before = nullptr;
     for (u32 first = 0, side = 0; first < num_rows; first += STEPS, side ^= 1) {
-        const Staged<STRIP>* now = staged[side];
         u32 count = smaller(num_rows - first, STEPS);
         if (warp < count) put(fetched, staged[side][warp]);
         sync_threads();
         if (first + STEPS + warp < num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
         if (first + 2 * STEPS + warp < num_rows) ahead = steps[first + 2 * STEPS + warp];
-        if (active) {
-            // Answers are summed up after all steps, beside each other.
-            Parts<1> parts[STEPS] = {};
-            if (!BRANCHES && count == STEPS) {
-#pragma unroll
-                for (u32 i = 0; i < STEPS; i++) parts[i] = advance<true, true>(state, now[i], warp_index());
-            } else {
-#pragma unroll
-                for (u32 i = 0; i < STEPS; i++)
-                    if (i < count) {
-                        u32 load = f32_to_bits(now[i].step.y), save = f32_to_bits(now[i].step.z);
-                        if (BRANCHES && load != NONE && first + i > 0) {
-                            if (load == BASE) load_state(state, committed);
-                            else if (load < args.shared_levels) get_state(state, saved + load * LEVEL_PIECES);
-                            else get_state(state, spill + (u64)(load - args.shared_levels) * BLOCKS * LEVEL_PIECES);
-                        }
-                        if (BRANCHES && save == LEAF) {
-                            parts[i] = advance<false, true>(state, now[i], warp_index());
-                            continue;
-                        }
-                        parts[i] = advance<true, true>(state, now[i], warp_index());
-                        if (BRANCHES && save != NONE) {
-                            if (save < args.shared_levels) put_state(state, saved + save * LEVEL_PIECES);
-                            else put_state(state, spill + (u64)(save - args.shared_levels) * BLOCKS * LEVEL_PIECES);
-                        }
-                    }
+        if (!active) continue;
+        // One piece of code for all: longer code comes slower than it is done.
+#pragma unroll 1
+        for (u32 i = 0; i < count; i++) {
+            const Staged<STRIP>& now = staged[side][i];
+            u32 load = f32_to_bits(now.step.y), save = f32_to_bits(now.step.z);
+            if (BRANCHES && load != NONE && first + i > 0) {
+                if (load == BASE) load_state(state, committed);
+                else get_state(state, levels.at(load));
             }
-            float written[STEPS];
+            Reading<4> reading = read_by_key(state, now, warp);
+            State<4> less = decayed(state, reading.decay);
+            float answer = whole(parts);
+            add_across(reading.read);
+            if (BRANCHES && save == LEAF) {
+                // Or the compiler makes one piece of code of both ways, which moves all of a state that is kept.
 #pragma unroll
-            for (u32 i = 0; i < STEPS; i++) written[i] = whole(parts[i]);
-            if (writes)
-#pragma unroll
-                for (u32 i = 0; i < STEPS; i++)
-                    if (i < count) out[(u64)f32_to_bits(now[i].step.x) * (HV * DV)] = written[i];
+                for (u32 c = 0; c < 4; c++) hide(reading.read.of[c]);
+                parts = write_and_answer<false, true>(state, less, now, reading);
+            } else {
+                parts = write_and_answer<true, true>(state, less, now, reading);
+                if (BRANCHES && save != NONE) put_state(state, levels.at(save));
+            }
+            if (writes && before) *before = answer;
+            before = out + (u64)f32_to_bits(now.step.x) * (HV * DV);
         }
     }
-    if (active && segment.advance) store_state(state, committed);
+    if (!active) return;
+    float answer = whole(parts);
+    if (writes) *before = answer;
+    if (segment.advance) store_state(state, committed);
 }
 
-// Segments of rows that each follow the one before. With registers for three blocks on a multiprocessor: four would fit, but a row takes
-// longer with fewer, and there are seldom as many blocks.
-KERNEL_AHEAD(delta_walk_chains, WalkArgs, STRIP_THREADS, 3) {
+// Segments of rows that each follow the one before.
+KERNEL_AHEAD(delta_walk_chains, WalkArgs, STRIP_THREADS, 1) {
     let_next_start();
     walk<false>(args, nullptr);
 }

@@ -60,46 +60,69 @@ constexpr u32 STEPS = 4;
 template <u32 COLUMNS> struct Parts {
     float of[COLUMNS];
 };
-// One row: decay, read by k, write, read by q. Returns the lane's parts of the answers of its columns, where there are to be
-// ANSWERS. Where nothing follows the row, the state stays as it was before, unless it KEEPS it. `strip`: which of the runs of
-// 4 COLUMNS columns that are staged is the warp's.
-template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
-DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
-    u32 lane = lane_index(), eighth = lane % 8;
-    float sums[2][COLUMNS] = {};
+// A row that has read the state by k.
+template <u32 COLUMNS> struct Reading {
     Vec4f k[QUADS];
+    float decay, strength, v[COLUMNS];
+    // What the lane's columns read as: its part of it, until that is added across.
+    Parts<COLUMNS> read;
+};
+// `strip`: which of the runs of 4 COLUMNS columns that are staged is the warp's.
+template <u32 COLUMNS, u32 WIDTH> DEVICE Reading<COLUMNS> read_by_key(const State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
+    Reading<COLUMNS> reading;
+    float sums[2][COLUMNS] = {};
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
-        k[i] = staged.k[i * 8 + eighth];
+        reading.k[i] = staged.k[i * 8 + lane_index() % 8];
         float ks[4];
-        spread(k[i], ks);
+        spread(reading.k[i], ks);
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
 #pragma unroll
             for (u32 c = 0; c < COLUMNS; c++) sums[j % 2][c] = fused_multiply_add(state.at[i][j][c], ks[j], sums[j % 2][c]);
     }
-    float decay = staged.gates.x, strength = staged.gates.y, written[COLUMNS], v[COLUMNS];
-    spread(reinterpret_cast<const typename Run<COLUMNS>::Type*>(staged.v)[strip * 4 + lane / 8], v);
+    reading.decay = staged.gates.x, reading.strength = staged.gates.y;
+    spread(reinterpret_cast<const typename Run<COLUMNS>::Type*>(staged.v)[strip * 4 + lane_index() / 8], reading.v);
 #pragma unroll
-    for (u32 c = 0; c < COLUMNS; c++) written[c] = sums[0][c] + sums[1][c];
+    for (u32 c = 0; c < COLUMNS; c++) reading.read.of[c] = sums[0][c] + sums[1][c];
+    return reading;
+}
+// Of the eight lanes that have a column.
+template <u32 COLUMNS> DEVICE void add_across(Parts<COLUMNS>& parts) {
 #pragma unroll
     for (u32 mask = 1; mask < 8; mask *= 2)
 #pragma unroll
-        for (u32 c = 0; c < COLUMNS; c++) written[c] += shuffle_xor(written[c], mask);
+        for (u32 c = 0; c < COLUMNS; c++) parts.of[c] += shuffle_xor(parts.of[c], mask);
+}
+template <u32 COLUMNS> DEVICE State<COLUMNS> decayed(const State<COLUMNS>& state, float decay) {
+    State<COLUMNS> less;
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++)
+#pragma unroll
+            for (u32 c = 0; c < COLUMNS; c++) less.at[i][j][c] = state.at[i][j][c] * decay;
+    return less;
+}
+// Writes to what is left of the state, and reads by q. Returns the lane's parts of the answers of its columns, where there are to be
+// ANSWERS. The state stays as it was before the row, unless it KEEPS it.
+template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
+DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMNS>& less, const Staged<WIDTH>& staged, const Reading<COLUMNS>& reading) {
+    float written[COLUMNS];
     // The state decays before it is read: the sum of the decayed is the decayed sum.
 #pragma unroll
-    for (u32 c = 0; c < COLUMNS; c++) written[c] = strength * fused_multiply_add(-decay, written[c], v[c]);
+    for (u32 c = 0; c < COLUMNS; c++) written[c] = reading.strength * fused_multiply_add(-reading.decay, reading.read.of[c], reading.v[c]);
     float answers[2][COLUMNS] = {};
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
         float ks[4], qs[4];
-        spread(k[i], ks);
-        if (ANSWERS) spread(staged.q[i * 8 + eighth], qs);
+        spread(reading.k[i], ks);
+        if (ANSWERS) spread(staged.q[i * 8 + lane_index() % 8], qs);
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
 #pragma unroll
             for (u32 c = 0; c < COLUMNS; c++) {
-                float now = fused_multiply_add(ks[j], written[c], state.at[i][j][c] * decay);
+                float now = fused_multiply_add(ks[j], written[c], less.at[i][j][c]);
                 if (ANSWERS) answers[j % 2][c] = fused_multiply_add(now, qs[j], answers[j % 2][c]);
                 if (KEEPS) state.at[i][j][c] = now;
             }
@@ -108,6 +131,13 @@ DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) parts.of[c] = answers[0][c] + answers[1][c];
     return parts;
+}
+// One row: decay, read by k, write, read by q.
+template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
+DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
+    Reading<COLUMNS> reading = read_by_key(state, staged, strip);
+    add_across(reading.read);
+    return write_and_answer<KEEPS, ANSWERS>(state, decayed(state, reading.decay), staged, reading);
 }
 // The whole answer of column `lane % COLUMNS` of the lane's.
 template <u32 COLUMNS> DEVICE float whole(const Parts<COLUMNS>& parts) {

@@ -326,6 +326,7 @@ DEVICE void prefetch(const void*, u32) {}
 DEVICE void sync_threads() {
     emulation::wait(emulation::own->arrived, emulation::own->generation, emulation::own->live);
 }
+DEVICE void hide(float&) {}
 DEVICE void sync_warp() {
     u32 nothing = 0;
     emulation::exchange(&nothing, 1);

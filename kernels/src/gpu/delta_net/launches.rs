@@ -9,7 +9,7 @@ use crate::gpu::tables::TablePtrs;
 pub(super) const THREADS: u32 = 128;
 pub(super) const WARPS: usize = 4;
 /// Columns of a head that a block walks with.
-const STRIP: usize = 16;
+const STRIP: usize = 64;
 /// Columns of a warp of a block that walks with a whole head.
 const HEAD_COLUMNS: usize = 16;
 

@@ -5,9 +5,9 @@
 struct PrepareArgs {
     Tables tables;
     Layer layer;
-    // [N, CHANNELS]: q of length q_scale, k of length 1, v. [N, HV]: decay and strength.
+    // [N, CHANNELS]: q of length q_scale, k of length 1, v. [N, HV]: decay and strength, and nothing.
     float* prepared;
-    Vec2f* gates;
+    Vec4f* gates;
     u32 num_rows;
     u32 rows_per_warp;
     float q_scale;
@@ -30,7 +30,8 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
         if (head < 2 * HK || lane_index() > 0) continue;
         u32 value_head = head - 2 * HK;
         u64 gate = (u64)row * HV + value_head;
-        args.gates[gate] = prepare_gates(layer.alpha[gate], layer.beta[gate], layer.a[value_head], layer.dt_bias[value_head]);
+        Vec2f pair = prepare_gates(layer.alpha[gate], layer.beta[gate], layer.a[value_head], layer.dt_bias[value_head]);
+        args.gates[gate] = {pair.x, pair.y, 0.0f, 0.0f};
     }
 }
 
@@ -43,73 +44,127 @@ KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
     wait_for_inputs();
     let_next_start();
 }
-// A thread block has a strip of columns of a head, a lane four of them: what the lanes of a column read of a row by turns, q and k, is then read
-// for four, and shared memory would be what warps wait for.
-constexpr u32 WARP_COLUMNS = 16;
-constexpr u32 STRIP_WARPS = 4;
-constexpr u32 STRIP = STRIP_WARPS * WARP_COLUMNS;
+// A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them, a lane four columns: what lanes
+// read of a row by turns, q and k, is read for four. One more warp, the carrier, brings in what they need of rows and sums up their answers: a row is a chain of sums
+// and shuffles that each walker has a scheduler for, and nothing else is to be on its way.
+constexpr u32 WALKERS = 4, WALKER_COLUMNS = 16, STRIP = WALKERS * WALKER_COLUMNS;
 constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
-constexpr u32 STRIP_THREADS = STRIP_WARPS * LANES;
+constexpr u32 STRIP_THREADS = (WALKERS + 1) * LANES;
 // A level of a block: 16-byte pieces of its lanes' states.
-constexpr u32 LEVEL_PIECES = QUADS * 4 * STRIP_THREADS;
+constexpr u32 LEVEL_PIECES = QUADS * 4 * WALKERS * LANES;
 constexpr u32 MAX_LEVELS = 8;
-static_assert(STRIP_WARPS == STEPS, "a warp brings a step in");
 
 // To and from a level, where each thread has a column of pieces of its own.
 DEVICE void put_state(const State<4>& state, Vec4f* at) {
 #pragma unroll
-    for (u32 i = 0; i < 4 * QUADS; i++) at[i * STRIP_THREADS] = together(state.at[i / 4][i % 4]);
+    for (u32 i = 0; i < 4 * QUADS; i++) at[i * WALKERS * LANES] = together(state.at[i / 4][i % 4]);
 }
 DEVICE void get_state(State<4>& state, const Vec4f* at) {
 #pragma unroll
-    for (u32 i = 0; i < 4 * QUADS; i++) spread(at[i * STRIP_THREADS], state.at[i / 4][i % 4]);
+    for (u32 i = 0; i < 4 * QUADS; i++) spread(at[i * WALKERS * LANES], state.at[i / 4][i % 4]);
 }
 
-// By its values: clang keeps what is copied whole under a condition in memory.
-DEVICE void set(Vec4f& to, Vec4f from) { to.x = from.x, to.y = from.y, to.z = from.z, to.w = from.w; }
-constexpr u32 FETCHES = (DK / 4 + LANES - 1) / LANES;
-constexpr u32 STRIP_LANES = STRIP / 4;
-// A step on its way to a strip: a lane's share of it. `rest`: v, then the step's words, then decay and strength.
-struct Fetched {
-    Vec4f q[FETCHES], k[FETCHES], rest;
+// A step in shared memory.
+struct Arrived {
+    Staged<STRIP> staged;
+    // Row, load and save of Step.
+    Vec4u words;
 };
-DEVICE void fetch(Fetched& to, const float* prepared, const Vec2f* gates, const Step& step, u32 head, u32 strip) {
-    u32 lane = lane_index();
-    const float* row = prepared + (u64)step.row * CHANNELS;
-    const Vec4f* q = reinterpret_cast<const Vec4f*>(row + head % HK * DK);
-    const Vec4f* k = reinterpret_cast<const Vec4f*>(row + (HK + head % HK) * DK);
-#pragma unroll
-    for (u32 at = 0; at < FETCHES; at++)
-        if (DK / 4 % LANES == 0 || at * LANES + lane < DK / 4) {
-            set(to.q[at], q[at * LANES + lane]);
-            set(to.k[at], k[at * LANES + lane]);
-        }
-    u32 column = (strip * STRIP_LANES + lane) * 4;
-    set(to.rest, {bits_to_f32(step.row), bits_to_f32(step.load), bits_to_f32(step.save), 0.0f});
-    if (lane < STRIP_LANES && (DV / 4 % STRIP_LANES == 0 || column < DV)) {
-        set(to.rest, *reinterpret_cast<const Vec4f*>(row + 2 * HK * DK + head * DV + column));
-    } else if (lane == STRIP_LANES + 1) {
-        Vec2f pair = gates[(u64)step.row * HV + head];
-        set(to.rest, {pair.x, pair.y, 0.0f, 0.0f});
+// Steps come in by batches of STEPS, three before the one that is walked. A lane's part of a column's answers lies in a row of its own, by the lane's number of
+// eight, so far from the next that eight lanes write at once.
+constexpr u32 BATCHES = 4, RING = BATCHES * STEPS, PARTS = 2 * STEPS;
+struct Strip {
+    Arrived ring[RING];
+    float parts[PARTS][8][STRIP + 4];
+
+    DEVICE_MEMBER const Arrived& step(u32 at) const { return ring[at % RING]; }
+    DEVICE_MEMBER Vec4f* parts_of_lane(u32 at, u32 walker) {
+        return reinterpret_cast<Vec4f*>(&parts[at % PARTS][lane_index() % 8][walker * WALKER_COLUMNS + lane_index() / 8 * 4]);
     }
-}
-DEVICE void put(const Fetched& from, Staged<STRIP>& to) {
-    u32 lane = lane_index();
+};
+
+struct Carrier {
+    Strip& strip;
+    const float* prepared;
+    const Vec4f* gates;
+    const Step* steps;
+    float* out;
+    u32 num_rows, head, number;
+    // Of the batch that is brought in next: a lane a step.
+    Step ahead;
+
+    DEVICE_MEMBER void find(u32 first) {
+        if (lane_index() < STEPS && first + lane_index() < num_rows) ahead = steps[first + lane_index()];
+    }
+    static DEVICE_MEMBER SharedPlace place_of(Vec4f* at) { return shared_place(reinterpret_cast<u8*>(at)); }
+    // MOST values, of which there are `count`.
+    template <u32 MOST> static DEVICE_MEMBER void copy(Vec4f* to, const float* from, u32 count) {
 #pragma unroll
-    for (u32 at = 0; at < FETCHES; at++)
-        if (DK / 4 % LANES == 0 || at * LANES + lane < DK / 4) {
-            set(to.q[at * LANES + lane], from.q[at]);
-            set(to.k[at * LANES + lane], from.k[at]);
+        for (u32 first = 0; first < MOST / 4; first += LANES) {
+            u32 at = first + lane_index();
+            if (at < smaller(MOST, count) / 4) copy_async(place_of(to + at), from + 4 * at);
         }
-    if (lane < STRIP_LANES + 2) set(to.v[lane], from.rest);
-}
+    }
+    // The batch from step `first` on; batches follow one another.
+    DEVICE_MEMBER void bring(u32 first) {
+        u32 own = first + lane_index();
+        // All lanes know whose answers they have summed up.
+        sync_warp();
+        if (lane_index() < STEPS && own < num_rows) strip.ring[own % RING].words = {ahead.row, ahead.load, ahead.save, 0};
+#pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            u32 row = shuffle(ahead.row, i);
+            if (first + i >= num_rows) continue;
+            Staged<STRIP>& to = strip.ring[(first + i) % RING].staged;
+            const float* from = prepared + (u64)row * CHANNELS;
+            copy<DK>(to.q, from + head % HK * DK, DK);
+            copy<DK>(to.k, from + (HK + head % HK) * DK, DK);
+            copy<STRIP>(to.v, from + 2 * HK * DK + head * DV + number * STRIP, DV % STRIP == 0 ? STRIP : DV - number * STRIP);
+            if (lane_index() == 0) copy_async(place_of(&to.gates), gates + (u64)row * HV + head);
+        }
+        commit_copies();
+        find(first + STEPS);
+    }
+    // Answers of the batch from step `first` on, two columns a lane: of the eight lanes' parts, in the order in which shuffles would add them.
+    DEVICE_MEMBER void sum_up(u32 first) const {
+        static_assert(STRIP == 2 * LANES, "two columns a lane");
+        u32 column = number * STRIP + 2 * lane_index();
+#pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            if (first + i >= num_rows || (DV % STRIP != 0 && column >= DV)) continue;
+            Vec2f sums[8];
+#pragma unroll
+            for (u32 r = 0; r < 8; r++) sums[r] = *reinterpret_cast<const Vec2f*>(&strip.parts[(first + i) % PARTS][r][2 * lane_index()]);
+#pragma unroll
+            for (u32 width = 1; width < 8; width *= 2)
+#pragma unroll
+                for (u32 r = 0; r < 8; r += 2 * width) sums[r] = {sums[r].x + sums[r + width].x, sums[r].y + sums[r + width].y};
+            *reinterpret_cast<Vec2f*>(out + ((u64)strip.step(first + i).words.x * HV + head) * DV + column) = sums[0];
+        }
+    }
+    DEVICE_MEMBER void carry() {
+        u32 first = 0;
+#pragma unroll 1
+        for (; first < (BATCHES - 1) * STEPS; first += STEPS) bring(first);
+#pragma unroll 1
+        for (first = 0; first < num_rows; first += STEPS) {
+            // This batch and the next: a walker is a step ahead with its reading.
+            wait_copies<BATCHES - 3>();
+            sync_threads();
+            if (first > 0) sum_up(first - STEPS);
+            bring(first + (BATCHES - 1) * STEPS);
+        }
+        sync_threads();
+        sum_up(first - STEPS);
+    }
+};
 
 struct WalkArgs {
     Tables tables;
     Layer layer;
     // See PrepareArgs.
     const float* prepared;
-    const Vec2f* gates;
+    const Vec4f* gates;
     // [N, HV, DV], before the norm.
     float* out;
     // Levels that shared memory has no room for.
@@ -125,7 +180,7 @@ DEVICE u32 spilled_levels(const Segment& segment, u32 shared_levels) {
     return levels > shared_levels ? levels - shared_levels : 0;
 }
 
-// Saved states of a block's lanes, by level.
+// Saved states of a walker's lane, by level.
 struct Levels {
     Vec4f* shared;
     u32 shared_levels;
@@ -137,11 +192,47 @@ struct Levels {
         return level < shared_levels ? shared + level * LEVEL_PIECES : spill + (level - shared_levels) * spill_stride;
     }
 };
+// BRANCHES: segments may be trees. `active`: the warp has columns.
+template <bool BRANCHES> DEVICE void walk_steps(Strip& strip, State<4>& state, const float* committed, const Levels& levels, u32 num_rows, bool active) {
+    u32 walker = warp_index();
+    sync_threads();
+    Key key = key_of(strip.step(0).staged);
+    Vec4u words = strip.step(0).words;
+    // One piece of code for all steps: longer code comes slower than it is done.
+#pragma unroll 1
+    for (u32 at = 0; at < num_rows; at++) {
+        if (at > 0 && at % STEPS == 0) sync_threads();
+        if (!active) continue;
+        const Arrived &now = strip.step(at), &next = strip.step(at + 1);
+        if (BRANCHES && words.y != NONE && at > 0) {
+            if (words.y == BASE) load_state(state, committed);
+            else get_state(state, levels.at(words.y));
+        }
+        Reading<4> reading = read_by_key(state, key, now.staged, walker);
+        State<4> less = decayed(state, reading.decay);
+        add_across(reading.read);
+        u32 save = words.z;
+        key = key_of(next.staged);
+        words = next.words;
+        Parts<4> parts;
+        if (BRANCHES && save == LEAF) {
+            // Or the compiler makes one piece of code of both ways, which moves all of a state that is kept.
+#pragma unroll
+            for (u32 c = 0; c < 4; c++) hide(reading.read.of[c]);
+            parts = write_and_answer<false, true>(state, less, now.staged, reading);
+        } else {
+            parts = write_and_answer<true, true>(state, less, now.staged, reading);
+            if (BRANCHES && save != NONE) put_state(state, levels.at(save));
+        }
+        *strip.parts_of_lane(at, walker) = together(parts.of);
+    }
+    sync_threads();
+}
 
-// BRANCHES: segments may be trees; saved: a block's levels.
+// `saved`: a block's levels.
 template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     constexpr u32 BLOCKS = HV * STRIPS;
-    SHARED Staged<STRIP> staged[2][STEPS];
+    SHARED Strip strip;
     Segment segment = args.tables.segments[block_y()];
     u32 num_rows = segment.num_rows;
     if (num_rows == 0 || block_x() >= BLOCKS) wait_for_inputs();
@@ -153,31 +244,23 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
         move_history(args.layer, last, segment.state_index, channel);
         return;
     }
-    u32 head = block_x() / STRIPS, strip = block_x() % STRIPS;
-    u32 warp = warp_index(), lane = lane_index();
-    const Step* steps = args.tables.steps + segment.first_step;
-    u32 column = strip * STRIP + warp * WARP_COLUMNS + lane / 8 * 4;
+    u32 head = block_x() / STRIPS, number = block_x() % STRIPS, lane = lane_index();
+    if (DK / 4 < KEYS / 4)
+        for (u32 at = warp_index(); at < RING; at += WALKERS + 1)
+            if (DK / 4 + lane < KEYS / 4) strip.ring[at].staged.q[DK / 4 + lane] = {}, strip.ring[at].staged.k[DK / 4 + lane] = {};
+    if (warp_index() == WALKERS) {
+        Carrier carrier = {strip, args.prepared, args.gates, args.tables.steps + segment.first_step, args.out, num_rows, head, number, {}};
+        carrier.find(0);
+        wait_for_inputs();
+        carrier.carry();
+        return;
+    }
+    u32 column = number * STRIP + warp_index() * WALKER_COLUMNS + lane / 8 * 4;
     bool active = DV % STRIP == 0 || column < DV;
     float* committed = args.layer.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
-    // Four lanes of the eight that have parts of four columns' answers.
-    bool writes = lane % 8 < 4;
-    float* out = args.out + head * DV + column + lane % 4;
-
-    Step ahead = {};
-    if (warp < num_rows) ahead = steps[warp];
     // The step before has left it, and a copy of this one's tables lies between: no kernel that still runs writes it.
-    State<4> state;
+    State<4> state = {};
     if (active) load_state(state, committed);
-    wait_for_inputs();
-    Fetched fetched = {};
-    if (warp < num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
-    if (STEPS + warp < num_rows) ahead = steps[STEPS + warp];
-    if (DK / 4 + lane < KEYS / 4)
-        for (u32 side = 0; side < 2; side++) {
-            staged[side][warp].q[DK / 4 + lane] = {};
-            staged[side][warp].k[DK / 4 + lane] = {};
-        }
-
     Levels levels = {saved + thread_index(), args.shared_levels, nullptr, (u64)BLOCKS * LEVEL_PIECES};
     if (BRANCHES && spilled_levels(segment, args.shared_levels)) {
         // A level after another, those of the segments before first.
@@ -185,47 +268,9 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
         for (u32 i = 0; i < block_y(); i++) before += spilled_levels(args.tables.segments[i], args.shared_levels);
         levels.spill = args.spill + ((u64)before * BLOCKS + block_x()) * LEVEL_PIECES + thread_index();
     }
-
-    // Of the row before: its answers are summed up while the next one's sums are.
-    Parts<4> parts = {};
-    float* before = nullptr;
-    for (u32 first = 0, side = 0; first < num_rows; first += STEPS, side ^= 1) {
-        u32 count = smaller(num_rows - first, STEPS);
-        if (warp < count) put(fetched, staged[side][warp]);
-        sync_threads();
-        if (first + STEPS + warp < num_rows) fetch(fetched, args.prepared, args.gates, ahead, head, strip);
-        if (first + 2 * STEPS + warp < num_rows) ahead = steps[first + 2 * STEPS + warp];
-        if (!active) continue;
-        // One piece of code for all: longer code comes slower than it is done.
-#pragma unroll 1
-        for (u32 i = 0; i < count; i++) {
-            const Staged<STRIP>& now = staged[side][i];
-            u32 load = f32_to_bits(now.step.y), save = f32_to_bits(now.step.z);
-            if (BRANCHES && load != NONE && first + i > 0) {
-                if (load == BASE) load_state(state, committed);
-                else get_state(state, levels.at(load));
-            }
-            Reading<4> reading = read_by_key(state, now, warp);
-            State<4> less = decayed(state, reading.decay);
-            float answer = whole(parts);
-            add_across(reading.read);
-            if (BRANCHES && save == LEAF) {
-                // Or the compiler makes one piece of code of both ways, which moves all of a state that is kept.
-#pragma unroll
-                for (u32 c = 0; c < 4; c++) hide(reading.read.of[c]);
-                parts = write_and_answer<false, true>(state, less, now, reading);
-            } else {
-                parts = write_and_answer<true, true>(state, less, now, reading);
-                if (BRANCHES && save != NONE) put_state(state, levels.at(save));
-            }
-            if (writes && before) *before = answer;
-            before = out + (u64)f32_to_bits(now.step.x) * (HV * DV);
-        }
-    }
-    if (!active) return;
-    float answer = whole(parts);
-    if (writes) *before = answer;
-    if (segment.advance) store_state(state, committed);
+    wait_for_inputs();
+    walk_steps<BRANCHES>(strip, state, committed, levels, num_rows, active);
+    if (active && segment.advance) store_state(state, committed);
 }
 
 // Segments of rows that each follow the one before.

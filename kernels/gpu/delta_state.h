@@ -51,8 +51,8 @@ template <u32 COLUMNS> DEVICE void store_state(const State<COLUMNS>& state, floa
 // What a step needs of a block's columns, in shared memory.
 template <u32 WIDTH> struct Staged {
     Vec4f q[KEYS / 4], k[KEYS / 4], v[WIDTH / 4];
-    // Right after v: the step's words; decay and strength.
-    Vec4f step, gates;
+    // Decay and strength.
+    Vec4f gates;
 };
 // As many steps are brought in at a time.
 constexpr u32 STEPS = 4;
@@ -60,22 +60,32 @@ constexpr u32 STEPS = 4;
 template <u32 COLUMNS> struct Parts {
     float of[COLUMNS];
 };
+// A lane's share of k.
+struct Key {
+    Vec4f of[QUADS];
+};
+template <u32 WIDTH> DEVICE Key key_of(const Staged<WIDTH>& staged) {
+    Key key;
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) key.of[i] = staged.k[i * 8 + lane_index() % 8];
+    return key;
+}
 // A row that has read the state by k.
 template <u32 COLUMNS> struct Reading {
-    Vec4f k[QUADS];
+    Key key;
     float decay, strength, v[COLUMNS];
     // What the lane's columns read as: its part of it, until that is added across.
     Parts<COLUMNS> read;
 };
 // `strip`: which of the runs of 4 COLUMNS columns that are staged is the warp's.
-template <u32 COLUMNS, u32 WIDTH> DEVICE Reading<COLUMNS> read_by_key(const State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
+template <u32 COLUMNS, u32 WIDTH> DEVICE Reading<COLUMNS> read_by_key(const State<COLUMNS>& state, const Key& key, const Staged<WIDTH>& staged, u32 strip) {
     Reading<COLUMNS> reading;
+    reading.key = key;
     float sums[2][COLUMNS] = {};
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
-        reading.k[i] = staged.k[i * 8 + lane_index() % 8];
         float ks[4];
-        spread(reading.k[i], ks);
+        spread(key.of[i], ks);
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
 #pragma unroll
@@ -116,7 +126,7 @@ DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMN
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
         float ks[4], qs[4];
-        spread(reading.k[i], ks);
+        spread(reading.key.of[i], ks);
         if (ANSWERS) spread(staged.q[i * 8 + lane_index() % 8], qs);
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
@@ -135,7 +145,7 @@ DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMN
 // One row: decay, read by k, write, read by q.
 template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
 DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
-    Reading<COLUMNS> reading = read_by_key(state, staged, strip);
+    Reading<COLUMNS> reading = read_by_key(state, key_of(staged), staged, strip);
     add_across(reading.read);
     return write_and_answer<KEEPS, ANSWERS>(state, decayed(state, reading.decay), staged, reading);
 }

@@ -13,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::device::{DeltaNetArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::delta_net::launches::{
-    HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WARPS, WalkArgs, head_threads, level_bytes,
+    HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WALK_THREADS, WARPS, WalkArgs, head_threads, level_bytes,
     long_walks, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
@@ -33,7 +33,7 @@ const SHORT_WALK: u32 = 8;
 /// The largest value head that a block's threads can hold.
 const MOST_V_DIM: usize = 256;
 /// Shared memory that walking blocks use besides saved levels, rounded up.
-const WALK_SHARED_BYTES: u32 = 16 * 1024;
+const WALK_SHARED_BYTES: u32 = 40 * 1024;
 /// Rows that a warp prepares one after another where there are many: it reads its weights once.
 const LONG_RUN: u32 = 4;
 /// Rows from which on there are many.
@@ -109,10 +109,7 @@ impl GpuDevice {
             let launch = Launch {
                 grid: [shape.num_v_heads as u32, segments.len() as u32, 1],
                 threads: head_threads(&shape),
-                shared_bytes: match is_alone {
-                    true => self.facts().shared_bytes_per_block / 100 * ALONE_PERCENT,
-                    false => 0,
-                },
+                shared_bytes: if is_alone { self.alone_bytes(0) } else { 0 },
             };
             let name = match segments.iter().all(|segment| segment.num_rows < 2) {
                 true => "delta_decode_heads",
@@ -142,9 +139,9 @@ impl GpuDevice {
         let num_rows = staged.host().rows.len();
         let (channels, heads) = (shape.conv_channels(), shape.num_v_heads);
         let prepared_bytes = num_rows * channels * size_of::<f32>();
-        let gates_bytes = num_rows * heads * size_of::<[f32; 2]>();
+        let gates_bytes = num_rows * heads * size_of::<[f32; 4]>();
         let spill_at = (prepared_bytes + gates_bytes).next_multiple_of(256);
-        let room = self.level_room(shape);
+        let room = self.level_room(shape, segments.len());
         let spilled = |segment| levels(segment).saturating_sub(room) as usize;
         let spilled: usize = segments.iter().map(spilled).sum();
         let spill_bytes = spilled * walking_blocks(shape) * level_bytes(shape) as usize;
@@ -183,14 +180,15 @@ impl GpuDevice {
         };
         let moves = segments.iter().any(|segment| segment.advance == 1);
         let history_blocks = match moves {
-            true => channels.div_ceil(THREADS as usize),
+            true => channels.div_ceil(WALK_THREADS as usize),
             false => 0,
         };
         let has_trees = !segments.iter().all(is_chain);
         let (name, shared_bytes) = match has_trees {
             // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
             true => ("delta_walk_trees", room * level_bytes(shape)),
-            false => ("delta_walk_chains", 0),
+            // Two of them on a multiprocessor would share its schedulers while others have none.
+            false => ("delta_walk_chains", self.alone_bytes(walking_blocks(shape) * segments.len())),
         };
         let launch = Launch {
             grid: [
@@ -198,7 +196,7 @@ impl GpuDevice {
                 segments.len() as u32,
                 1,
             ],
-            threads: THREADS,
+            threads: WALK_THREADS,
             shared_bytes,
         };
         self.launch(&long_walks(shape), name, launch, &walk)
@@ -214,10 +212,19 @@ impl GpuDevice {
                 .all(|segment| is_chain(segment) && segment.num_rows <= SHORT_WALK)
     }
 
-    /// Levels for which there is shared memory when all blocks of a sequence run at once.
-    fn level_room(&self, shape: &DeltaNetShape) -> u32 {
+    /// Shared memory with which each of so many blocks is alone on its multiprocessor, where there are enough of these.
+    fn alone_bytes(&self, blocks: usize) -> u32 {
+        match blocks <= self.facts().multiprocessors as usize {
+            true => self.facts().shared_bytes_per_block / 100 * ALONE_PERCENT,
+            false => 0,
+        }
+    }
+
+    /// Levels for which there is shared memory when all blocks run at once.
+    fn level_room(&self, shape: &DeltaNetShape, segments: usize) -> u32 {
         let facts = self.facts();
-        let resident = (walking_blocks(shape) as u32).div_ceil(facts.multiprocessors.max(1));
+        let blocks = (walking_blocks(shape) * segments) as u32;
+        let resident = blocks.div_ceil(facts.multiprocessors.max(1));
         let bytes = facts.shared_bytes_per_block / resident.max(1);
         let levels = bytes.saturating_sub(WALK_SHARED_BYTES) / level_bytes(shape);
         levels.min(MAX_SAVED_LEVELS)

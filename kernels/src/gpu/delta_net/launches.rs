@@ -5,7 +5,9 @@ use crate::gpu::delta_net::step;
 use crate::gpu::driver::{DevicePtr, Source};
 use crate::gpu::tables::TablePtrs;
 
-/// Threads of a block that prepares or walks with a strip of a head, and its warps.
+/// Threads of a block that walks with a strip of a head.
+pub(super) const WALK_THREADS: u32 = 160;
+/// Threads of a block that prepares rows, and its warps.
 pub(super) const THREADS: u32 = 128;
 pub(super) const WARPS: usize = 4;
 /// Columns of a head that a block walks with.
@@ -142,7 +144,7 @@ pub(in crate::gpu) fn defines(shape: &DeltaNetShape) -> Vec<(&'static str, Strin
 
 /// Bytes of what gpu/step_recurrence.h stages of a row: see `DeltaShared`.
 pub(in crate::gpu) fn staged_bytes(shape: &DeltaNetShape) -> usize {
-    (2 * shape.k_dim.next_multiple_of(32) + shape.v_dim + 8) * size_of::<f32>()
+    (2 * shape.k_dim.next_multiple_of(32) + shape.v_dim + 4) * size_of::<f32>()
 }
 
 /// Bytes of a level that a walking block saves.

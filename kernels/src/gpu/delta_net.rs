@@ -1,4 +1,4 @@
-//! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed on their way to the output projection. See
+//! Gated DeltaNet layers: the recurrence is walked, answers are normed on their way to the output projection. See
 //! gpu/delta_net.cu and gpu/activate.cu, gpu/delta_heads.cu for short chains, gpu/delta_step.cu for a row alone with what makes its inputs, and
 //! gpu/delta_commit.cu.
 //!
@@ -13,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::device::{DeltaNetArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::delta_net::launches::{
-    HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WALK_THREADS, WARPS, WalkArgs, head_threads, level_bytes,
+    HeadsArgs, Layer, MOVE_THREADS, Norm, WALK_THREADS, WalkArgs, head_threads, level_bytes,
     long_walks, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
@@ -33,12 +33,7 @@ const SHORT_WALK: u32 = 8;
 /// The largest value head that a block's threads can hold.
 const MOST_V_DIM: usize = 256;
 /// Shared memory that walking blocks use besides saved levels, rounded up.
-const WALK_SHARED_BYTES: u32 = 40 * 1024;
-/// Rows that a warp prepares one after another where there are many: it reads its weights once.
-const LONG_RUN: u32 = 4;
-/// Rows from which on there are many.
-const MANY_ROWS: usize = 128;
-
+const WALK_SHARED_BYTES: u32 = 30 * 1024;
 /// What the recurrence of a layer is made from, in a forward pass and in a commit.
 struct Inputs<'a> {
     op: &'static str,
@@ -118,7 +113,7 @@ impl GpuDevice {
             self.launch(&whole_heads(&shape), name, launch, &heads)?;
             return args.project(|linear| self.linear_op(linear));
         }
-        self.prepare_and_walk(&inputs, &staged, norm.out)?;
+        self.walk(&inputs, &staged, norm.out)?;
         let gated = GatedNorm {
             head_dim: shape.v_dim,
             z: args.z,
@@ -127,8 +122,8 @@ impl GpuDevice {
         args.project(|linear| self.gated_heads_op(&linear, gated))
     }
 
-    /// Prepares rows, walks them, and moves the states of segments that advance.
-    fn prepare_and_walk(
+    /// Walks, and moves the states of segments that advance.
+    fn walk(
         &self,
         inputs: &Inputs<'_>,
         staged: &Staged<'_>,
@@ -136,70 +131,42 @@ impl GpuDevice {
     ) -> Result<(), DeviceError> {
         let shape = &inputs.shape;
         let segments = &staged.host().segments;
-        let num_rows = staged.host().rows.len();
-        let (channels, heads) = (shape.conv_channels(), shape.num_v_heads);
-        let prepared_bytes = num_rows * channels * size_of::<f32>();
-        let gates_bytes = num_rows * heads * size_of::<[f32; 4]>();
-        let spill_at = (prepared_bytes + gates_bytes).next_multiple_of(256);
+        let blocks = walking_blocks(shape);
         let room = self.level_room(shape, segments.len());
         let spilled = |segment| levels(segment).saturating_sub(room) as usize;
         let spilled: usize = segments.iter().map(spilled).sum();
-        let spill_bytes = spilled * walking_blocks(shape) * level_bytes(shape) as usize;
-        let scratch = self.scratch(Scratch::Recurrence, spill_at + spill_bytes)?;
-
-        let rows_per_warp = if num_rows < MANY_ROWS { 1 } else { LONG_RUN };
-        let prepare = PrepareArgs {
-            tables: staged.ptrs,
-            layer: inputs.layer(),
-            prepared: scratch,
-            gates: scratch.add(prepared_bytes),
-            num_rows: num_rows as u32,
-            rows_per_warp,
-            q_scale: q_scale(shape),
-        };
-        let all_heads = 2 * shape.num_k_heads + heads;
-        let launch = Launch {
-            grid: [
-                prepare.num_rows.div_ceil(rows_per_warp),
-                all_heads.div_ceil(WARPS) as u32,
-                1,
-            ],
-            threads: THREADS,
-            shared_bytes: 0,
-        };
-        self.launch(&long_walks(shape), "delta_prepare", launch, &prepare)?;
-
+        let spill_bytes = spilled * blocks * level_bytes(shape) as usize;
         let walk = WalkArgs {
             tables: staged.ptrs,
-            layer: prepare.layer,
-            prepared: prepare.prepared,
-            gates: prepare.gates,
+            layer: inputs.layer(),
             out,
-            spill: scratch.add(spill_at),
+            spill: self.scratch(Scratch::Recurrence, spill_bytes)?,
             shared_levels: room,
+            q_scale: q_scale(shape),
         };
-        let moves = segments.iter().any(|segment| segment.advance == 1);
-        let history_blocks = match moves {
-            true => channels.div_ceil(WALK_THREADS as usize),
-            false => 0,
-        };
-        let has_trees = !segments.iter().all(is_chain);
-        let (name, shared_bytes) = match has_trees {
-            // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
-            true => ("delta_walk_trees", room * level_bytes(shape)),
+        let (name, shared_bytes) = match segments.iter().all(is_chain) {
             // Two of them on a multiprocessor would share its schedulers while others have none.
-            false => ("delta_walk_chains", self.alone_bytes(walking_blocks(shape) * segments.len())),
+            true => (
+                "delta_walk_chains",
+                self.alone_bytes(blocks * segments.len()),
+            ),
+            // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
+            false => ("delta_walk_trees", room * level_bytes(shape)),
         };
-        let launch = Launch {
-            grid: [
-                (walking_blocks(shape) + history_blocks) as u32,
-                segments.len() as u32,
-                1,
-            ],
-            threads: WALK_THREADS,
+        let launch_of = |blocks: usize, threads, shared_bytes| Launch {
+            grid: [blocks as u32, segments.len() as u32, 1],
+            threads,
             shared_bytes,
         };
-        self.launch(&long_walks(shape), name, launch, &walk)
+        let source = long_walks(shape);
+        let walks = launch_of(blocks, WALK_THREADS, shared_bytes);
+        self.launch(&source, name, walks, &walk)?;
+        if segments.iter().all(|segment| segment.advance == 0) {
+            return Ok(());
+        }
+        let blocks = shape.conv_channels().div_ceil(MOVE_THREADS as usize);
+        let moves = launch_of(blocks, MOVE_THREADS, 0);
+        self.launch(&source, "delta_move_histories", moves, &walk)
     }
 
     /// Whether blocks of whole heads, which do all in one kernel, are faster: where walks are short and few. A row alone is always theirs.

@@ -1,13 +1,56 @@
-// Gated DeltaNet for long walks and trees, from the projections to answers, which activate.cu norms.
+// Gated DeltaNet for long walks and trees: rows are prepared, the recurrence is walked. Answers are normed by activate.cu.
 #include "delta_state.h"
 
-// A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them, a lane four columns: what lanes
-// read of a row by turns, q and k, is read for four. As many carriers make rows ready for them (convolution, norm of q and k, decay and write strength)
-// and sum their answers up: a row is a chain of sums and shuffles that each walker has a scheduler for, and nothing else is to be on its way.
+// Convolution, norm of q and k, decay and write strength; a warp takes a head of a few rows.
+struct PrepareArgs {
+    Tables tables;
+    Layer layer;
+    // [N, CHANNELS]: q of length q_scale, k of length 1, v. [N, HV]: decay and strength, and nothing.
+    float* prepared;
+    Vec4f* gates;
+    u32 num_rows;
+    u32 rows_per_warp;
+    float q_scale;
+};
+constexpr u32 PREPARE_WARPS = 4;
+
+template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u32 first_channel, float length) {
+    const Layer& layer = args.layer;
+    HeadTaps<DIM> weights, values;
+    load_weights(weights, layer.conv_weight, first_channel, DIM);
+    u32 first_row = block_x() * args.rows_per_warp, end = smaller(first_row + args.rows_per_warp, args.num_rows);
+    for (u32 row = first_row; row < end; row++) {
+        u32 segment = args.tables.rows[row].segment;
+        if (segment == NONE) continue;
+        Window window = window_of(args.tables, layer, args.tables.segments[segment].state_index, row);
+        wait_for_inputs();
+        let_next_start();
+        load_values(values, window, first_channel, DIM);
+        prepare_head(weights, values, DIM, length, args.prepared + (u64)row * CHANNELS + first_channel);
+        if (head < 2 * HK || lane_index() > 0) continue;
+        u32 value_head = head - 2 * HK;
+        u64 gate = (u64)row * HV + value_head;
+        Vec2f pair = prepare_gates(layer.alpha[gate], layer.beta[gate], layer.a[value_head], layer.dt_bias[value_head]);
+        args.gates[gate] = {pair.x, pair.y, 0.0f, 0.0f};
+    }
+}
+
+// A walk does not start before the product in front of this kernel has ended, or its blocks go where that leaves room first.
+KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
+    u32 head = block_y() * PREPARE_WARPS + warp_index();
+    if (head < 2 * HK) prepare_rows<DK>(args, head, head * DK, head < HK ? args.q_scale : 1.0f);
+    else if (head < HEADS) prepare_rows<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, 0.0f);
+    // Who has no row.
+    wait_for_inputs();
+    let_next_start();
+}
+
+// A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them, a lane four columns: q and k, which
+// all columns read, are read for four. One more warp, the carrier, brings in what they need of rows and sums up their answers: a row is a chain
+// of sums and shuffles that each walker has a scheduler for, and nothing else is to be on its way.
 constexpr u32 WALKERS = 4, WALKER_COLUMNS = 16, STRIP = WALKERS * WALKER_COLUMNS;
-constexpr u32 CARRIERS = STEPS;
 constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
-constexpr u32 STRIP_THREADS = (WALKERS + CARRIERS) * LANES;
+constexpr u32 STRIP_THREADS = (WALKERS + 1) * LANES;
 // A level of a block: 16-byte pieces of its lanes' states.
 constexpr u32 LEVEL_PIECES = QUADS * 4 * WALKERS * LANES;
 constexpr u32 MAX_LEVELS = 8;
@@ -22,15 +65,112 @@ DEVICE void get_state(State<4>& state, const Vec4f* at) {
     for (u32 i = 0; i < 4 * QUADS; i++) spread(at[i * WALKERS * LANES], state.at[i / 4][i % 4]);
 }
 
+// A step in shared memory.
+struct Arrived {
+    Staged<STRIP> staged;
+    // Row, load and save of Step.
+    Vec4u words;
+};
+// Steps come in by batches of STEPS, which are asked for while the third batch before them is walked. A lane's part of a column's answers lies in
+// a row of its own, by the lane's number of eight, so far from the next that eight lanes write at once.
+constexpr u32 BATCHES = 4, RING = BATCHES * STEPS, PARTS = 2 * STEPS;
+struct Strip {
+    Arrived ring[RING];
+    float parts[PARTS][8][STRIP + 4];
+
+    DEVICE_MEMBER const Arrived& step(u32 at) const { return ring[at % RING]; }
+    DEVICE_MEMBER Vec4f* parts_of_lane(u32 at, u32 walker) {
+        return reinterpret_cast<Vec4f*>(&parts[at % PARTS][lane_index() % 8][walker * WALKER_COLUMNS + lane_index() / 8 * 4]);
+    }
+};
+
+struct Carrier {
+    Strip& strip;
+    const float* prepared;
+    const Vec4f* gates;
+    const Step* steps;
+    float* out;
+    u32 num_rows, head, number;
+    // Of the batch that is brought in next: a lane a step.
+    Step ahead;
+
+    DEVICE_MEMBER void find(u32 first) {
+        if (lane_index() < STEPS && first + lane_index() < num_rows) ahead = steps[first + lane_index()];
+    }
+    static DEVICE_MEMBER SharedPlace place_of(Vec4f* at) { return shared_place(reinterpret_cast<u8*>(at)); }
+    // MOST values, of which there are `count`.
+    template <u32 MOST> static DEVICE_MEMBER void copy(Vec4f* to, const float* from, u32 count) {
+#pragma unroll
+        for (u32 first = 0; first < MOST / 4; first += LANES) {
+            u32 at = first + lane_index();
+            if (at < smaller(MOST, count) / 4) copy_async(place_of(to + at), from + 4 * at);
+        }
+    }
+    // The batch from step `first` on; batches follow one another.
+    DEVICE_MEMBER void bring(u32 first) {
+        u32 own = first + lane_index();
+        // All lanes know whose answers they have summed up.
+        sync_warp();
+        if (lane_index() < STEPS && own < num_rows) strip.ring[own % RING].words = {ahead.row, ahead.load, ahead.save, 0};
+#pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            u32 row = shuffle(ahead.row, i);
+            if (first + i >= num_rows) continue;
+            Staged<STRIP>& to = strip.ring[(first + i) % RING].staged;
+            const float* from = prepared + (u64)row * CHANNELS;
+            copy<DK>(to.q, from + head % HK * DK, DK);
+            copy<DK>(to.k, from + (HK + head % HK) * DK, DK);
+            copy<STRIP>(to.v, from + 2 * HK * DK + head * DV + number * STRIP, DV % STRIP == 0 ? STRIP : DV - number * STRIP);
+            if (lane_index() == 0) copy_async(place_of(&to.gates), gates + (u64)row * HV + head);
+        }
+        commit_copies();
+        find(first + STEPS);
+    }
+    // Answers of the batch from step `first` on, two columns a lane: of the eight lanes' parts, in the order in which shuffles would add them.
+    DEVICE_MEMBER void sum_up(u32 first) const {
+        static_assert(STRIP == 2 * LANES, "two columns a lane");
+        u32 column = number * STRIP + 2 * lane_index();
+#pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            if (first + i >= num_rows || (DV % STRIP != 0 && column >= DV)) continue;
+            Vec2f sums[8];
+#pragma unroll
+            for (u32 r = 0; r < 8; r++) sums[r] = *reinterpret_cast<const Vec2f*>(&strip.parts[(first + i) % PARTS][r][2 * lane_index()]);
+#pragma unroll
+            for (u32 width = 1; width < 8; width *= 2)
+#pragma unroll
+                for (u32 r = 0; r < 8; r += 2 * width) sums[r] = {sums[r].x + sums[r + width].x, sums[r].y + sums[r + width].y};
+            *reinterpret_cast<Vec2f*>(out + ((u64)strip.step(first + i).words.x * HV + head) * DV + column) = sums[0];
+        }
+    }
+    DEVICE_MEMBER void carry() {
+        u32 first = 0;
+#pragma unroll 1
+        for (; first < (BATCHES - 1) * STEPS; first += STEPS) bring(first);
+#pragma unroll 1
+        for (first = 0; first < num_rows; first += STEPS) {
+            // This batch and the next: a walker is a step ahead with its reading.
+            wait_copies<BATCHES - 3>();
+            sync_threads();
+            if (first > 0) sum_up(first - STEPS);
+            bring(first + (BATCHES - 1) * STEPS);
+        }
+        sync_threads();
+        sum_up(first - STEPS);
+    }
+};
+
 struct WalkArgs {
     Tables tables;
     Layer layer;
+    // See PrepareArgs.
+    const float* prepared;
+    const Vec4f* gates;
     // [N, HV, DV], before the norm.
     float* out;
     // Levels that shared memory has no room for.
     Vec4f* spill;
     u32 shared_levels;
-    float q_scale;
 };
 
 // Levels of a walk that shared memory has no room for. The first level takes a node above two others that are no
@@ -40,111 +180,6 @@ DEVICE u32 spilled_levels(const Segment& segment, u32 shared_levels) {
     while (!segment.advance && levels < MAX_LEVELS && (6u << levels) - 1 <= segment.num_rows) levels++;
     return levels > shared_levels ? levels - shared_levels : 0;
 }
-
-// A step in shared memory.
-struct Arrived {
-    Staged<STRIP> staged;
-    // Row, load and save of Step.
-    Vec4u words;
-};
-// Steps come in by batches of STEPS, each by a carrier of its own, while the batch before is walked. A lane's part of a column's answers lies in a row of its own,
-// by the lane's number of eight, so far from the next that eight lanes write at once.
-constexpr u32 RING = 2 * STEPS;
-struct Strip {
-    Arrived ring[RING];
-    float parts[RING][8][STRIP + 4];
-
-    DEVICE_MEMBER Arrived& step(u32 at) { return ring[at % RING]; }
-    DEVICE_MEMBER Vec4f* parts_of_lane(u32 at) {
-        return reinterpret_cast<Vec4f*>(&parts[at % RING][lane_index() % 8][warp_index() * WALKER_COLUMNS + lane_index() / 8 * 4]);
-    }
-};
-
-struct Carrier {
-    const WalkArgs& args;
-    Strip& strip;
-    const Segment& segment;
-    u32 head, number;
-    // What its next step is made from.
-    HeadTaps<DK> q_weights, k_weights, q, k;
-    HeadTaps<STRIP> v_weights, v;
-    float alpha, beta;
-
-    DEVICE_MEMBER u32 q_channel() const { return head % HK * DK; }
-    DEVICE_MEMBER u32 k_channel() const { return (HK + head % HK) * DK; }
-    DEVICE_MEMBER u32 v_channel() const { return 2 * HK * DK + head * DV + number * STRIP; }
-    DEVICE_MEMBER u32 v_dim() const { return DV % STRIP == 0 ? STRIP : smaller(STRIP, DV - number * STRIP); }
-
-    // Where what a step is made from lies.
-    struct Source {
-        Step step;
-        Window window;
-    };
-    DEVICE_MEMBER Source find(u32 at) const {
-        Source source = {};
-        if (at >= segment.num_rows) return source;
-        source.step = args.tables.steps[segment.first_step + at];
-        source.window = window_of(args.tables, args.layer, segment.state_index, source.step.row);
-        return source;
-    }
-    // Asks for that.
-    DEVICE_MEMBER void load(u32 at, const Source& from) {
-        if (at >= segment.num_rows) return;
-        load_values(q, from.window, q_channel(), DK);
-        load_values(k, from.window, k_channel(), DK);
-        load_values(v, from.window, v_channel(), v_dim());
-        u64 gate = (u64)from.step.row * HV + head;
-        alpha = args.layer.alpha[gate], beta = args.layer.beta[gate];
-    }
-    DEVICE_MEMBER void put(u32 at, const Step& step) {
-        if (at >= segment.num_rows) return;
-        Arrived& to = strip.step(at);
-        // All lanes know whose answers they have summed up.
-        sync_warp();
-        prepare_head(q_weights, q, DK, args.q_scale, reinterpret_cast<float*>(to.staged.q));
-        prepare_head(k_weights, k, DK, 1.0f, reinterpret_cast<float*>(to.staged.k));
-        prepare_head(v_weights, v, v_dim(), 0.0f, reinterpret_cast<float*>(to.staged.v));
-        if (lane_index() > 0) return;
-        Vec2f pair = prepare_gates(alpha, beta, args.layer.a[head], args.layer.dt_bias[head]);
-        to.staged.gates = {pair.x, pair.y, 0.0f, 0.0f};
-        to.words = {step.row, step.load, step.save, 0};
-    }
-    // Answers of step `at`, two columns a lane: of the eight lanes' parts, in the order in which shuffles would add them.
-    DEVICE_MEMBER void sum_up(u32 at) {
-        static_assert(STRIP == 2 * LANES, "two columns a lane");
-        u32 column = number * STRIP + 2 * lane_index();
-        if (at >= segment.num_rows || (DV % STRIP != 0 && column >= DV)) return;
-        Vec2f sums[8];
-#pragma unroll
-        for (u32 r = 0; r < 8; r++) sums[r] = *reinterpret_cast<const Vec2f*>(&strip.parts[at % RING][r][2 * lane_index()]);
-#pragma unroll
-        for (u32 width = 1; width < 8; width *= 2)
-#pragma unroll
-            for (u32 r = 0; r < 8; r += 2 * width) sums[r] = {sums[r].x + sums[r + width].x, sums[r].y + sums[r + width].y};
-        *reinterpret_cast<Vec2f*>(args.out + ((u64)strip.step(at).words.x * HV + head) * DV + column) = sums[0];
-    }
-    DEVICE_MEMBER void carry() {
-        load_weights(q_weights, args.layer.conv_weight, q_channel(), DK);
-        load_weights(k_weights, args.layer.conv_weight, k_channel(), DK);
-        load_weights(v_weights, args.layer.conv_weight, v_channel(), v_dim());
-        u32 at = warp_index() - WALKERS;
-        Source first_source = find(at), source = find(at + STEPS);
-        wait_for_inputs();
-        load(at, first_source);
-        put(at, first_source.step);
-        load(at + STEPS, source);
-#pragma unroll 1
-        for (u32 first = 0; first < segment.num_rows; first += STEPS, at += STEPS) {
-            sync_threads();
-            if (first > 0) sum_up(at - STEPS);
-            put(at + STEPS, source.step);
-            source = find(at + 2 * STEPS);
-            load(at + 2 * STEPS, source);
-        }
-        sync_threads();
-        sum_up(at - STEPS);
-    }
-};
 
 // Saved states of a walker's lane, by level.
 struct Levels {
@@ -160,30 +195,26 @@ struct Levels {
 };
 // BRANCHES: segments may be trees. `active`: the warp has columns.
 template <bool BRANCHES> DEVICE void walk_steps(Strip& strip, State<4>& state, const float* committed, const Levels& levels, u32 num_rows, bool active) {
-    Key key = {};
-    Vec4u words = {};
+    u32 walker = warp_index();
+    sync_threads();
+    Key key = key_of(strip.step(0).staged);
+    Vec4u words = strip.step(0).words;
     // One piece of code for all steps: longer code comes slower than it is done.
 #pragma unroll 1
     for (u32 at = 0; at < num_rows; at++) {
-        const Arrived &now = strip.step(at), &next = strip.step(at + 1);
-        if (at % STEPS == 0) {
-            sync_threads();
-            key = key_of(now.staged);
-            words = now.words;
-        }
+        if (at > 0 && at % STEPS == 0) sync_threads();
         if (!active) continue;
+        const Arrived &now = strip.step(at), &next = strip.step(at + 1);
         if (BRANCHES && words.y != NONE && at > 0) {
             if (words.y == BASE) load_state(state, committed);
             else get_state(state, levels.at(words.y));
         }
-        Reading<4> reading = read_by_key(state, key, now.staged, warp_index());
+        Reading<4> reading = read_by_key(state, key, now.staged, walker);
         State<4> less = decayed(state, reading.decay);
         add_across(reading.read);
         u32 save = words.z;
-        if ((at + 1) % STEPS != 0) {
-            key = key_of(next.staged);
-            words = next.words;
-        }
+        key = key_of(next.staged);
+        words = next.words;
         Parts<4> parts;
         if (BRANCHES && save == LEAF) {
             // Or the compiler makes one piece of code of both ways, which moves all of a state that is kept.
@@ -194,7 +225,7 @@ template <bool BRANCHES> DEVICE void walk_steps(Strip& strip, State<4>& state, c
             parts = write_and_answer<true, true>(state, less, now.staged, reading);
             if (BRANCHES && save != NONE) put_state(state, levels.at(save));
         }
-        *strip.parts_of_lane(at) = together(parts.of);
+        *strip.parts_of_lane(at, walker) = together(parts.of);
     }
     sync_threads();
 }
@@ -204,13 +235,26 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     constexpr u32 BLOCKS = HV * STRIPS;
     SHARED Strip strip;
     Segment segment = args.tables.segments[block_y()];
-    u32 num_rows = segment.num_rows, head = block_x() / STRIPS, number = block_x() % STRIPS, lane = lane_index();
-    if (num_rows == 0) return wait_for_inputs();
-    for (u32 at = warp_index(); at < RING; at += WALKERS + CARRIERS)
-        if (DK / 4 + lane < KEYS / 4) strip.ring[at].staged.q[DK / 4 + lane] = {}, strip.ring[at].staged.k[DK / 4 + lane] = {};
-    if (warp_index() >= WALKERS) {
-        Carrier carrier = {args, strip, segment, head, number};
-        return carrier.carry();
+    u32 num_rows = segment.num_rows;
+    if (num_rows == 0 || block_x() >= BLOCKS) wait_for_inputs();
+    if (num_rows == 0) return;
+    if (block_x() >= BLOCKS) {
+        u32 channel = (block_x() - BLOCKS) * STRIP_THREADS + thread_index();
+        if (!segment.advance || channel >= CHANNELS) return;
+        Window last = window_of_chain(args.tables.steps + segment.first_step, args.layer, segment.state_index, num_rows - 1);
+        move_history(args.layer, last, segment.state_index, channel);
+        return;
+    }
+    u32 head = block_x() / STRIPS, number = block_x() % STRIPS, lane = lane_index();
+    if (DK / 4 < KEYS / 4)
+        for (u32 at = warp_index(); at < RING; at += WALKERS + 1)
+            if (DK / 4 + lane < KEYS / 4) strip.ring[at].staged.q[DK / 4 + lane] = {}, strip.ring[at].staged.k[DK / 4 + lane] = {};
+    if (warp_index() == WALKERS) {
+        Carrier carrier = {strip, args.prepared, args.gates, args.tables.steps + segment.first_step, args.out, num_rows, head, number, {}};
+        carrier.find(0);
+        wait_for_inputs();
+        carrier.carry();
+        return;
     }
     u32 column = number * STRIP + warp_index() * WALKER_COLUMNS + lane / 8 * 4;
     bool active = DV % STRIP == 0 || column < DV;
@@ -239,15 +283,4 @@ KERNEL_AHEAD(delta_walk_trees, WalkArgs, STRIP_THREADS, 1) {
     let_next_start();
     DYNAMIC_SHARED(levels);
     walk<true>(args, reinterpret_cast<Vec4f*>(levels));
-}
-
-// Histories move when all have read them. Grid: channels, segments.
-KERNEL_AHEAD(delta_move_histories, WalkArgs, 128, 1) {
-    let_next_start();
-    Segment segment = args.tables.segments[block_y()];
-    u32 channel = block_x() * block_threads() + thread_index();
-    wait_for_inputs();
-    if (!segment.advance || segment.num_rows == 0 || channel >= CHANNELS) return;
-    Window last = window_of_chain(args.tables.steps + segment.first_step, args.layer, segment.state_index, segment.num_rows - 1);
-    move_history(args.layer, last, segment.state_index, channel);
 }

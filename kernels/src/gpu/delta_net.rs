@@ -1,4 +1,4 @@
-//! Gated DeltaNet layers: the recurrence is walked, answers are normed on their way to the output projection. See
+//! Gated DeltaNet layers: rows are prepared, the recurrence is walked, answers are normed on their way to the output projection. See
 //! gpu/delta_net.cu and gpu/activate.cu, gpu/delta_heads.cu for short chains, gpu/delta_step.cu for a row alone with what makes its inputs, and
 //! gpu/delta_commit.cu.
 //!
@@ -13,8 +13,8 @@ use crate::buffer::Buffer;
 use crate::device::{DeltaNetArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::delta_net::launches::{
-    HeadsArgs, Layer, MOVE_THREADS, Norm, WALK_THREADS, WalkArgs, head_threads, level_bytes,
-    long_walks, walking_blocks, whole_heads,
+    HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WALK_THREADS, WARPS, WalkArgs, head_threads,
+    level_bytes, long_walks, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
 use crate::gpu::device::GpuDevice;
@@ -33,7 +33,12 @@ const SHORT_WALK: u32 = 8;
 /// The largest value head that a block's threads can hold.
 const MOST_V_DIM: usize = 256;
 /// Shared memory that walking blocks use besides saved levels, rounded up.
-const WALK_SHARED_BYTES: u32 = 30 * 1024;
+const WALK_SHARED_BYTES: u32 = 40 * 1024;
+/// Rows that a warp prepares one after another where there are many: it reads its weights once.
+const LONG_RUN: u32 = 4;
+/// Rows from which on there are many.
+const MANY_ROWS: usize = 128;
+
 /// What the recurrence of a layer is made from, in a forward pass and in a commit.
 struct Inputs<'a> {
     op: &'static str,
@@ -104,7 +109,7 @@ impl GpuDevice {
             let launch = Launch {
                 grid: [shape.num_v_heads as u32, segments.len() as u32, 1],
                 threads: head_threads(&shape),
-                shared_bytes: if is_alone { self.alone_bytes(0) } else { 0 },
+                shared_bytes: self.alone_bytes(is_alone),
             };
             let name = match segments.iter().all(|segment| segment.num_rows < 2) {
                 true => "delta_decode_heads",
@@ -113,7 +118,7 @@ impl GpuDevice {
             self.launch(&whole_heads(&shape), name, launch, &heads)?;
             return args.project(|linear| self.linear_op(linear));
         }
-        self.walk(&inputs, &staged, norm.out)?;
+        self.prepare_and_walk(&inputs, &staged, norm.out)?;
         let gated = GatedNorm {
             head_dim: shape.v_dim,
             z: args.z,
@@ -122,8 +127,8 @@ impl GpuDevice {
         args.project(|linear| self.gated_heads_op(&linear, gated))
     }
 
-    /// Walks, and moves the states of segments that advance.
-    fn walk(
+    /// Prepares rows, walks them, and moves the states of segments that advance.
+    fn prepare_and_walk(
         &self,
         inputs: &Inputs<'_>,
         staged: &Staged<'_>,
@@ -131,42 +136,72 @@ impl GpuDevice {
     ) -> Result<(), DeviceError> {
         let shape = &inputs.shape;
         let segments = &staged.host().segments;
-        let blocks = walking_blocks(shape);
-        let room = self.level_room(shape, segments.len());
+        let num_rows = staged.host().rows.len();
+        let (channels, heads) = (shape.conv_channels(), shape.num_v_heads);
+        let prepared_bytes = num_rows * channels * size_of::<f32>();
+        let gates_bytes = num_rows * heads * size_of::<[f32; 4]>();
+        let spill_at = (prepared_bytes + gates_bytes).next_multiple_of(256);
+        let room = self.level_room(shape);
         let spilled = |segment| levels(segment).saturating_sub(room) as usize;
         let spilled: usize = segments.iter().map(spilled).sum();
-        let spill_bytes = spilled * blocks * level_bytes(shape) as usize;
-        let walk = WalkArgs {
+        let spill_bytes = spilled * walking_blocks(shape) * level_bytes(shape) as usize;
+        let scratch = self.scratch(Scratch::Recurrence, spill_at + spill_bytes)?;
+
+        let rows_per_warp = if num_rows < MANY_ROWS { 1 } else { LONG_RUN };
+        let prepare = PrepareArgs {
             tables: staged.ptrs,
             layer: inputs.layer(),
-            out,
-            spill: self.scratch(Scratch::Recurrence, spill_bytes)?,
-            shared_levels: room,
+            prepared: scratch,
+            gates: scratch.add(prepared_bytes),
+            num_rows: num_rows as u32,
+            rows_per_warp,
             q_scale: q_scale(shape),
         };
-        let (name, shared_bytes) = match segments.iter().all(is_chain) {
-            // Two of them on a multiprocessor would share its schedulers while others have none.
-            true => (
-                "delta_walk_chains",
-                self.alone_bytes(blocks * segments.len()),
-            ),
-            // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
-            false => ("delta_walk_trees", room * level_bytes(shape)),
+        let all_heads = 2 * shape.num_k_heads + heads;
+        let launch = Launch {
+            grid: [
+                prepare.num_rows.div_ceil(rows_per_warp),
+                all_heads.div_ceil(WARPS) as u32,
+                1,
+            ],
+            threads: THREADS,
+            shared_bytes: 0,
         };
-        let launch_of = |blocks: usize, threads, shared_bytes| Launch {
-            grid: [blocks as u32, segments.len() as u32, 1],
-            threads,
+        self.launch(&long_walks(shape), "delta_prepare", launch, &prepare)?;
+
+        let walk = WalkArgs {
+            tables: staged.ptrs,
+            layer: prepare.layer,
+            prepared: prepare.prepared,
+            gates: prepare.gates,
+            out,
+            spill: scratch.add(spill_at),
+            shared_levels: room,
+        };
+        let moves = segments.iter().any(|segment| segment.advance == 1);
+        let history_blocks = match moves {
+            true => channels.div_ceil(WALK_THREADS as usize),
+            false => 0,
+        };
+        let has_trees = !segments.iter().all(is_chain);
+        // Two on a multiprocessor would share its schedulers while others have none.
+        let multiprocessors = self.facts().multiprocessors as usize;
+        let is_alone = walking_blocks(shape) * segments.len() <= multiprocessors;
+        let (name, shared_bytes) = match has_trees {
+            // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
+            true => ("delta_walk_trees", room * level_bytes(shape)),
+            false => ("delta_walk_chains", self.alone_bytes(is_alone)),
+        };
+        let launch = Launch {
+            grid: [
+                (walking_blocks(shape) + history_blocks) as u32,
+                segments.len() as u32,
+                1,
+            ],
+            threads: WALK_THREADS,
             shared_bytes,
         };
-        let source = long_walks(shape);
-        let walks = launch_of(blocks, WALK_THREADS, shared_bytes);
-        self.launch(&source, name, walks, &walk)?;
-        if segments.iter().all(|segment| segment.advance == 0) {
-            return Ok(());
-        }
-        let blocks = shape.conv_channels().div_ceil(MOVE_THREADS as usize);
-        let moves = launch_of(blocks, MOVE_THREADS, 0);
-        self.launch(&source, "delta_move_histories", moves, &walk)
+        self.launch(&long_walks(shape), name, launch, &walk)
     }
 
     /// Whether blocks of whole heads, which do all in one kernel, are faster: where walks are short and few. A row alone is always theirs.
@@ -179,20 +214,17 @@ impl GpuDevice {
                 .all(|segment| is_chain(segment) && segment.num_rows <= SHORT_WALK)
     }
 
-    /// Shared memory with which each of so many blocks is alone on its multiprocessor, where there are enough of these.
-    fn alone_bytes(&self, blocks: usize) -> u32 {
-        match blocks <= self.facts().multiprocessors as usize {
+    /// Shared memory with which a block is alone on its multiprocessor, if that is what it is to be.
+    fn alone_bytes(&self, is_alone: bool) -> u32 {
+        match is_alone {
             true => self.facts().shared_bytes_per_block / 100 * ALONE_PERCENT,
             false => 0,
         }
     }
 
-    /// Levels for which there is shared memory when all blocks run at once.
-    fn level_room(&self, shape: &DeltaNetShape, segments: usize) -> u32 {
-        let facts = self.facts();
-        let blocks = (walking_blocks(shape) * segments) as u32;
-        let resident = blocks.div_ceil(facts.multiprocessors.max(1));
-        let bytes = facts.shared_bytes_per_block / resident.max(1);
+    /// Levels for which there is shared memory: registers have room for one block of a walk along trees on a multiprocessor.
+    fn level_room(&self, shape: &DeltaNetShape) -> u32 {
+        let bytes = self.facts().shared_bytes_per_block;
         let levels = bytes.saturating_sub(WALK_SHARED_BYTES) / level_bytes(shape);
         levels.min(MAX_SAVED_LEVELS)
     }

@@ -200,7 +200,8 @@ fn chains_trees_and_commits_agree_with_plain_loops_and_between_instruction_sets(
     for &shape in SHAPES {
         let mut noise = Noise(29);
         let model = model(shape, &mut noise);
-        let prompts = [rows(shape, 9, &mut noise), rows(shape, 2, &mut noise)];
+        // More than a walk has on its way at a time.
+        let prompts = [rows(shape, 21, &mut noise), rows(shape, 2, &mut noise)];
         let tree = rows(shape, TREE.len(), &mut noise);
 
         let mut states = [model.start(), model.start()];
@@ -217,7 +218,7 @@ fn chains_trees_and_commits_agree_with_plain_loops_and_between_instruction_sets(
         let mut same = SameBits::default();
         for device in devices().iter().map(AsRef::as_ref) {
             let mut layer = Layer::new(device, &model);
-            let (long, short) = (chain(9), chain(2));
+            let (long, short) = (chain(21), chain(2));
             let prefill = |sequence, parents, rows| Part {
                 sequence,
                 parents,

@@ -3,7 +3,7 @@
 use crate::device::{DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape};
 use crate::error::DeviceError;
 use crate::gpu::delta_net::Inputs;
-use crate::gpu::delta_net::launches::{Layer, commits};
+use crate::gpu::delta_net::launches::{Layer, THREADS, WARPS, commits};
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
 use crate::gpu::scratch::Scratch;
@@ -12,9 +12,6 @@ use crate::gpu::scratch::Scratch;
 /// are those that the next ones find.
 const MOST_LAYERS: usize = 48;
 const MOST_ROWS: usize = 12;
-/// Warps of a block, and its threads.
-const WARPS: usize = 4;
-const THREADS: u32 = 128;
 /// Columns of a head that a block moves.
 const WIDTH: usize = 16 * WARPS;
 

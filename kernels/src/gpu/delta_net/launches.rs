@@ -5,9 +5,11 @@ use crate::gpu::delta_net::step;
 use crate::gpu::driver::{DevicePtr, Source};
 use crate::gpu::tables::TablePtrs;
 
-/// Threads of a block that walks with a strip of a head, and of one that moves histories.
-pub(super) const WALK_THREADS: u32 = 256;
-pub(super) const MOVE_THREADS: u32 = 128;
+/// Threads of a block that walks with a strip of a head: of four walkers and a carrier.
+pub(super) const WALK_THREADS: u32 = 160;
+/// Threads of a block that prepares rows, and its warps.
+pub(super) const THREADS: u32 = 128;
+pub(super) const WARPS: usize = 4;
 /// Columns of a head that a block walks with.
 const STRIP: usize = 64;
 /// Columns of a warp of a block that walks with a whole head.
@@ -53,13 +55,27 @@ pub(super) struct Norm {
 /// See gpu/delta_net.cu.
 #[derive(Clone, Copy)]
 #[repr(C)]
+pub(super) struct PrepareArgs {
+    pub tables: TablePtrs,
+    pub layer: Layer,
+    pub prepared: DevicePtr,
+    pub gates: DevicePtr,
+    pub num_rows: u32,
+    pub rows_per_warp: u32,
+    pub q_scale: f32,
+}
+
+/// See gpu/delta_net.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
 pub(super) struct WalkArgs {
     pub tables: TablePtrs,
     pub layer: Layer,
+    pub prepared: DevicePtr,
+    pub gates: DevicePtr,
     pub out: DevicePtr,
     pub spill: DevicePtr,
     pub shared_levels: u32,
-    pub q_scale: f32,
 }
 
 /// See gpu/delta_heads.cu.
@@ -143,5 +159,5 @@ pub(super) fn walking_blocks(shape: &DeltaNetShape) -> usize {
 
 /// Threads of a block that walks with a whole head.
 pub(super) fn head_threads(shape: &DeltaNetShape) -> u32 {
-    (32 * (shape.v_dim / HEAD_COLUMNS).next_multiple_of(4)) as u32
+    (32 * (shape.v_dim / HEAD_COLUMNS).next_multiple_of(WARPS)) as u32
 }

@@ -1,4 +1,9 @@
 // Gated DeltaNet for long walks and trees: rows are prepared, the recurrence is walked. Answers are normed by activate.cu.
+//
+// OWN_COLUMNS: columns of a head that a walker's lane has.
+#ifndef OWN_COLUMNS
+#define OWN_COLUMNS 4
+#endif
 #include "delta_state.h"
 
 // Convolution, norm of q and k, decay and write strength; a warp takes a head of a few rows.
@@ -45,22 +50,25 @@ KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
     let_next_start();
 }
 
-// A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them, a lane four columns: q and k, which
-// all columns read, are read for four. One more warp, the carrier, brings in what they need of rows and sums up their answers: a row is a chain
+// A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them, and a lane as many as give each
+// walker a scheduler for itself: q and k, which all columns read, are read for all of a lane's. One more warp, the carrier, brings in what they need of rows and sums up their answers: a row is a chain
 // of sums and shuffles that each walker has a scheduler for, and nothing else is to be on its way.
-constexpr u32 WALKERS = 4, WALKER_COLUMNS = 16, STRIP = WALKERS * WALKER_COLUMNS;
+constexpr u32 WALKERS = 4, WALKER_COLUMNS = 4 * OWN_COLUMNS, STRIP = WALKERS * WALKER_COLUMNS;
 constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
 constexpr u32 STRIP_THREADS = (WALKERS + 1) * LANES;
 // A level of a block: 16-byte pieces of its lanes' states.
-constexpr u32 LEVEL_PIECES = QUADS * 4 * WALKERS * LANES;
+constexpr u32 LEVEL_PIECES = QUADS * OWN_COLUMNS * WALKERS * LANES;
 constexpr u32 MAX_LEVELS = 8;
 
+typedef Run<OWN_COLUMNS>::Type Piece;
 // To and from a level, where each thread has a column of pieces of its own.
-DEVICE void put_state(const State<4>& state, Vec4f* at) {
+DEVICE void put_state(const State<OWN_COLUMNS>& state, Vec4f* level) {
+    Piece* at = reinterpret_cast<Piece*>(level) + thread_index();
 #pragma unroll
     for (u32 i = 0; i < 4 * QUADS; i++) at[i * WALKERS * LANES] = together(state.at[i / 4][i % 4]);
 }
-DEVICE void get_state(State<4>& state, const Vec4f* at) {
+DEVICE void get_state(State<OWN_COLUMNS>& state, const Vec4f* level) {
+    const Piece* at = reinterpret_cast<const Piece*>(level) + thread_index();
 #pragma unroll
     for (u32 i = 0; i < 4 * QUADS; i++) spread(at[i * WALKERS * LANES], state.at[i / 4][i % 4]);
 }
@@ -79,8 +87,8 @@ struct Strip {
     float parts[PARTS][8][STRIP + 4];
 
     DEVICE_MEMBER const Arrived& step(u32 at) const { return ring[at % RING]; }
-    DEVICE_MEMBER Vec4f* parts_of_lane(u32 at, u32 walker) {
-        return reinterpret_cast<Vec4f*>(&parts[at % PARTS][lane_index() % 8][walker * WALKER_COLUMNS + lane_index() / 8 * 4]);
+    DEVICE_MEMBER Piece* parts_of_lane(u32 at, u32 walker) {
+        return reinterpret_cast<Piece*>(&parts[at % PARTS][lane_index() % 8][walker * WALKER_COLUMNS + lane_index() / 8 * OWN_COLUMNS]);
     }
 };
 
@@ -128,11 +136,12 @@ struct Carrier {
     }
     // Answers of the batch from step `first` on, two columns a lane: of the eight lanes' parts, in the order in which shuffles would add them.
     DEVICE_MEMBER void sum_up(u32 first) const {
-        static_assert(STRIP == 2 * LANES, "two columns a lane");
+        static_assert(STRIP <= 2 * LANES, "two columns a lane");
         u32 column = number * STRIP + 2 * lane_index();
+        if (2 * lane_index() >= STRIP || (DV % STRIP != 0 && column >= DV)) return;
 #pragma unroll
         for (u32 i = 0; i < STEPS; i++) {
-            if (first + i >= num_rows || (DV % STRIP != 0 && column >= DV)) continue;
+            if (first + i >= num_rows) continue;
             Vec2f sums[8];
 #pragma unroll
             for (u32 r = 0; r < 8; r++) sums[r] = *reinterpret_cast<const Vec2f*>(&strip.parts[(first + i) % PARTS][r][2 * lane_index()]);
@@ -181,7 +190,7 @@ DEVICE u32 spilled_levels(const Segment& segment, u32 shared_levels) {
     return levels > shared_levels ? levels - shared_levels : 0;
 }
 
-// Saved states of a walker's lane, by level.
+// Saved states of a block, by level.
 struct Levels {
     Vec4f* shared;
     u32 shared_levels;
@@ -194,7 +203,7 @@ struct Levels {
     }
 };
 // BRANCHES: segments may be trees. `active`: the warp has columns.
-template <bool BRANCHES> DEVICE void walk_steps(Strip& strip, State<4>& state, const float* committed, const Levels& levels, u32 num_rows, bool active) {
+template <bool BRANCHES> DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* committed, const Levels& levels, u32 num_rows, bool active) {
     u32 walker = warp_index();
     sync_threads();
     Key key = key_of(strip.step(0).staged);
@@ -209,17 +218,17 @@ template <bool BRANCHES> DEVICE void walk_steps(Strip& strip, State<4>& state, c
             if (words.y == BASE) load_state(state, committed);
             else get_state(state, levels.at(words.y));
         }
-        Reading<4> reading = read_by_key(state, key, now.staged, walker);
-        State<4> less = decayed(state, reading.decay);
+        Reading<OWN_COLUMNS> reading = read_by_key(state, key, now.staged, walker);
+        State<OWN_COLUMNS> less = decayed(state, reading.decay);
         add_across(reading.read);
         u32 save = words.z;
         key = key_of(next.staged);
         words = next.words;
-        Parts<4> parts;
+        Parts<OWN_COLUMNS> parts;
         if (BRANCHES && save == LEAF) {
             // Or the compiler makes one piece of code of both ways, which moves all of a state that is kept.
 #pragma unroll
-            for (u32 c = 0; c < 4; c++) hide(reading.read.of[c]);
+            for (u32 c = 0; c < OWN_COLUMNS; c++) hide(reading.read.of[c]);
             parts = write_and_answer<false, true>(state, less, now.staged, reading);
         } else {
             parts = write_and_answer<true, true>(state, less, now.staged, reading);
@@ -256,18 +265,18 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
         carrier.carry();
         return;
     }
-    u32 column = number * STRIP + warp_index() * WALKER_COLUMNS + lane / 8 * 4;
+    u32 column = number * STRIP + warp_index() * WALKER_COLUMNS + lane / 8 * OWN_COLUMNS;
     bool active = DV % STRIP == 0 || column < DV;
     float* committed = args.layer.states + ((u64)segment.state_index * HV + head) * DK * DV + column;
     // The step before has left it, and a copy of this one's tables lies between: no kernel that still runs writes it.
-    State<4> state = {};
+    State<OWN_COLUMNS> state = {};
     if (active) load_state(state, committed);
-    Levels levels = {saved + thread_index(), args.shared_levels, nullptr, (u64)BLOCKS * LEVEL_PIECES};
+    Levels levels = {saved, args.shared_levels, nullptr, (u64)BLOCKS * LEVEL_PIECES};
     if (BRANCHES && spilled_levels(segment, args.shared_levels)) {
         // A level after another, those of the segments before first.
         u32 before = 0;
         for (u32 i = 0; i < block_y(); i++) before += spilled_levels(args.tables.segments[i], args.shared_levels);
-        levels.spill = args.spill + ((u64)before * BLOCKS + block_x()) * LEVEL_PIECES + thread_index();
+        levels.spill = args.spill + ((u64)before * BLOCKS + block_x()) * LEVEL_PIECES;
     }
     wait_for_inputs();
     walk_steps<BRANCHES>(strip, state, committed, levels, num_rows, active);

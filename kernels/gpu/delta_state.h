@@ -12,13 +12,18 @@ template <u32 COLUMNS> struct Run;
 template <> struct Run<1> {
     typedef float Type;
 };
+template <> struct Run<2> {
+    typedef Vec2f Type;
+};
 template <> struct Run<4> {
     typedef Vec4f Type;
 };
 // Values that lie side by side.
 DEVICE void spread(float from, float (&to)[1]) { to[0] = from; }
+DEVICE void spread(const Vec2f& from, float (&to)[2]) { to[0] = from.x, to[1] = from.y; }
 DEVICE void spread(const Vec4f& from, float (&to)[4]) { to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w; }
 DEVICE float together(const float (&from)[1]) { return from[0]; }
+DEVICE Vec2f together(const float (&from)[2]) { return {from[0], from[1]}; }
 DEVICE Vec4f together(const float (&from)[4]) { return {from[0], from[1], from[2], from[3]}; }
 
 template <u32 COLUMNS> struct State {

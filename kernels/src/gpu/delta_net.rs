@@ -14,7 +14,7 @@ use crate::device::{DeltaNetArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::delta_net::launches::{
     HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WALK_THREADS, WARPS, WalkArgs, head_threads,
-    level_bytes, long_walks, walking_blocks, whole_heads,
+    level_bytes, long_walks, own_columns, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
 use crate::gpu::device::GpuDevice;
@@ -141,10 +141,15 @@ impl GpuDevice {
         let prepared_bytes = num_rows * channels * size_of::<f32>();
         let gates_bytes = num_rows * heads * size_of::<[f32; 4]>();
         let spill_at = (prepared_bytes + gates_bytes).next_multiple_of(256);
-        let room = self.level_room(shape);
+        let multiprocessors = self.facts().multiprocessors;
+        let own_columns = own_columns(shape, multiprocessors);
+        let source = long_walks(shape, own_columns);
+        let blocks = walking_blocks(shape, own_columns);
+        let level_bytes = level_bytes(shape, own_columns);
+        let room = (self.level_bytes_left() / level_bytes).min(MAX_SAVED_LEVELS);
         let spilled = |segment| levels(segment).saturating_sub(room) as usize;
         let spilled: usize = segments.iter().map(spilled).sum();
-        let spill_bytes = spilled * walking_blocks(shape) * level_bytes(shape) as usize;
+        let spill_bytes = spilled * blocks * level_bytes as usize;
         let scratch = self.scratch(Scratch::Recurrence, spill_at + spill_bytes)?;
 
         let rows_per_warp = if num_rows < MANY_ROWS { 1 } else { LONG_RUN };
@@ -167,7 +172,7 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&long_walks(shape), "delta_prepare", launch, &prepare)?;
+        self.launch(&source, "delta_prepare", launch, &prepare)?;
 
         let walk = WalkArgs {
             tables: staged.ptrs,
@@ -185,23 +190,19 @@ impl GpuDevice {
         };
         let has_trees = !segments.iter().all(is_chain);
         // Two on a multiprocessor would share its schedulers while others have none.
-        let multiprocessors = self.facts().multiprocessors as usize;
-        let is_alone = walking_blocks(shape) * segments.len() <= multiprocessors;
+        let alone = self.alone_bytes(blocks * segments.len() <= multiprocessors as usize);
+        let alone = alone.min(self.level_bytes_left());
         let (name, shared_bytes) = match has_trees {
             // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
-            true => ("delta_walk_trees", room * level_bytes(shape)),
-            false => ("delta_walk_chains", self.alone_bytes(is_alone)),
+            true => ("delta_walk_trees", alone.max(room * level_bytes)),
+            false => ("delta_walk_chains", alone),
         };
         let launch = Launch {
-            grid: [
-                (walking_blocks(shape) + history_blocks) as u32,
-                segments.len() as u32,
-                1,
-            ],
+            grid: [(blocks + history_blocks) as u32, segments.len() as u32, 1],
             threads: WALK_THREADS,
             shared_bytes,
         };
-        self.launch(&long_walks(shape), name, launch, &walk)
+        self.launch(&source, name, launch, &walk)
     }
 
     /// Whether blocks of whole heads, which do all in one kernel, are faster: where walks are short and few. A row alone is always theirs.
@@ -222,11 +223,10 @@ impl GpuDevice {
         }
     }
 
-    /// Levels for which there is shared memory: registers have room for one block of a walk along trees on a multiprocessor.
-    fn level_room(&self, shape: &DeltaNetShape) -> u32 {
+    /// Shared memory that a walking block has for levels, where it is alone on its multiprocessor.
+    fn level_bytes_left(&self) -> u32 {
         let bytes = self.facts().shared_bytes_per_block;
-        let levels = bytes.saturating_sub(WALK_SHARED_BYTES) / level_bytes(shape);
-        levels.min(MAX_SAVED_LEVELS)
+        bytes.saturating_sub(WALK_SHARED_BYTES)
     }
 }
 

@@ -49,6 +49,14 @@ const SHAPES: &[DeltaNetShape] = &[
         v_dim: 128,
         conv_taps: 4,
     },
+    // An emulated GPU, which has few multiprocessors, walks these with two columns a lane, those before with four, one and four.
+    DeltaNetShape {
+        num_k_heads: 1,
+        num_v_heads: 2,
+        k_dim: 32,
+        v_dim: 64,
+        conv_taps: 4,
+    },
 ];
 
 fn model(shape: DeltaNetShape, noise: &mut Noise) -> DeltaModel {

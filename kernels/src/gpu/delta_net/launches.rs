@@ -10,8 +10,8 @@ pub(super) const WALK_THREADS: u32 = 160;
 /// Threads of a block that prepares rows, and its warps.
 pub(super) const THREADS: u32 = 128;
 pub(super) const WARPS: usize = 4;
-/// Columns of a head that a block walks with.
-const STRIP: usize = 64;
+/// Columns of a head that a block walks with, for each of a lane's.
+const STRIP: usize = 16;
 /// Columns of a warp of a block that walks with a whole head.
 const HEAD_COLUMNS: usize = 16;
 
@@ -98,16 +98,29 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
         v_dim: 128,
         conv_taps: 4,
     });
-    let all = |shape| [long_walks(shape), whole_heads(shape), commits(shape)];
+    let all = |shape| {
+        let walks = [1, 2, 4].map(|columns| long_walks(shape, columns));
+        walks
+            .into_iter()
+            .chain([whole_heads(shape), commits(shape)])
+    };
     let mut sources: Vec<_> = shapes.iter().flat_map(all).collect();
     sources.extend(step::sources());
     sources
 }
 
-/// Kernels for any rows.
-pub(super) fn long_walks(shape: &DeltaNetShape) -> Source {
+/// Kernels for any rows. `columns`: see [`own_columns`].
+pub(super) fn long_walks(shape: &DeltaNetShape, columns: usize) -> Source {
     let text = include_str!("../../../gpu/delta_net.cu");
-    source("delta_net.cu", text, shape)
+    let mut source = source("delta_net.cu", text, shape);
+    source.defines.push(("OWN_COLUMNS", columns.to_string()));
+    source
+}
+
+/// Columns of a head that a walking lane has: as few as there are multiprocessors for, so that a block is alone on one.
+pub(super) fn own_columns(shape: &DeltaNetShape, multiprocessors: u32) -> usize {
+    let fits = |columns: &usize| walking_blocks(shape, *columns) <= multiprocessors as usize;
+    [1, 2].into_iter().find(fits).unwrap_or(4)
 }
 
 /// Kernels for short chains.
@@ -148,16 +161,35 @@ pub(in crate::gpu) fn staged_bytes(shape: &DeltaNetShape) -> usize {
 }
 
 /// Bytes of a level that a walking block saves.
-pub(super) fn level_bytes(shape: &DeltaNetShape) -> u32 {
-    (shape.k_dim.next_multiple_of(32) * STRIP * size_of::<f32>()) as u32
+pub(super) fn level_bytes(shape: &DeltaNetShape, columns: usize) -> u32 {
+    (shape.k_dim.next_multiple_of(32) * STRIP * columns * size_of::<f32>()) as u32
 }
 
 /// Blocks that walk a sequence's state.
-pub(super) fn walking_blocks(shape: &DeltaNetShape) -> usize {
-    shape.num_v_heads * shape.v_dim.div_ceil(STRIP)
+pub(super) fn walking_blocks(shape: &DeltaNetShape, columns: usize) -> usize {
+    shape.num_v_heads * shape.v_dim.div_ceil(STRIP * columns)
 }
 
 /// Threads of a block that walks with a whole head.
 pub(super) fn head_threads(shape: &DeltaNetShape) -> u32 {
     (32 * (shape.v_dim / HEAD_COLUMNS).next_multiple_of(WARPS)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walkers_have_schedulers_for_themselves_where_they_can() {
+        let shape = |num_v_heads| DeltaNetShape {
+            num_k_heads: 16,
+            num_v_heads,
+            k_dim: 128,
+            v_dim: 128,
+            conv_taps: 4,
+        };
+        // An H200, and a 3090.
+        let columns = |heads| [132, 82].map(|of| own_columns(&shape(heads), of));
+        assert_eq!([16, 32, 48].map(columns), [[1, 2], [2, 4], [4, 4]]);
+    }
 }

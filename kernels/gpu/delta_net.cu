@@ -50,9 +50,9 @@ KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
     let_next_start();
 }
 
-// A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them, and a lane as many as give each
-// walker a scheduler for itself: q and k, which all columns read, are read for all of a lane's. One more warp, the carrier, brings in what they need of rows and sums up their answers: a row is a chain
-// of sums and shuffles that each walker has a scheduler for, and nothing else is to be on its way.
+// A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them: q and k, which all columns read, are
+// read once for all of a lane's. One more warp, the carrier, brings in what they need of rows and sums up their answers: a row is a chain of sums
+// and shuffles, for which each walker has a scheduler, and nothing else is to be on its way.
 constexpr u32 WALKERS = 4, WALKER_COLUMNS = 4 * OWN_COLUMNS, STRIP = WALKERS * WALKER_COLUMNS;
 constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
 constexpr u32 STRIP_THREADS = (WALKERS + 1) * LANES;
@@ -203,7 +203,8 @@ struct Levels {
     }
 };
 // BRANCHES: segments may be trees. `active`: the warp has columns.
-template <bool BRANCHES> DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* committed, const Levels& levels, u32 num_rows, bool active) {
+template <bool BRANCHES>
+DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* committed, const Levels& levels, u32 num_rows, bool active) {
     u32 walker = warp_index();
     sync_threads();
     Key key = key_of(strip.step(0).staged);

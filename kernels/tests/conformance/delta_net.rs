@@ -1,10 +1,11 @@
-//! Gated DeltaNet along chains and trees, its output projection, its commit by replay, and whole layers.
+//! Gated DeltaNet along chains and trees, and its commit by replay.
 
 mod layer;
+mod projection;
 
 use kernels::{
     DeltaNetArgs, DeltaNetCommitArgs, DeltaNetCommitLayer, DeltaNetShape, DeltaNetState, Device,
-    LinearArgs, Matrix, Norm, Projection, Segment,
+    Matrix, Norm, Segment,
 };
 use tensor::DType;
 
@@ -363,60 +364,6 @@ fn bushy_trees_agree_with_plain_loops_and_with_themselves_alone() {
             }
             let together = layer.run(&trees, None);
             assert!(same_bits(&together, &alone), "{what}");
-        }
-    }
-}
-
-/// Of rows alone and of a tree: the projection has the bits of a product of the answers, for weights of each form that rows are read in.
-#[test]
-fn the_output_projection_is_a_product_of_the_answers() {
-    let shape = SHAPES[2];
-    let width = shape.num_v_heads * shape.v_dim;
-    let mut noise = Noise(41);
-    let model = model(shape, &mut noise);
-    let tree = rows(shape, TREE.len(), &mut noise);
-    let weights = [DType::Q4K, DType::Q8_0, DType::BF16]
-        .map(|dtype| (dtype, noise.weights(dtype, HEIGHT, width)));
-    for device in devices().iter().map(AsRef::as_ref) {
-        let nodes = Part {
-            sequence: 0,
-            parents: TREE,
-            rows: &tree,
-            advance: false,
-        };
-        let root = Part {
-            sequence: 0,
-            parents: &TREE[..1],
-            rows: &tree[..1],
-            advance: false,
-        };
-        for part in [&nodes, &root] {
-            let run = |output: Option<Matrix>| {
-                let mut layer = Layer::new(device, &model);
-                if let Some(output) = output {
-                    layer.output = output;
-                }
-                layer.run(std::slice::from_ref(part), None)
-            };
-            let answers = upload(device, &run(None));
-            for (dtype, bytes) in &weights {
-                let matrix = load(device, *dtype, HEIGHT, width, bytes);
-                let mut out = zeros(device, part.rows.len() * matrix.rows());
-                device.linear(LinearArgs {
-                    num_rows: part.rows.len(),
-                    x: &answers,
-                    norm: None,
-                    projections: &mut [Projection {
-                        weight: &matrix,
-                        out: &mut out,
-                    }],
-                    accumulate: true,
-                });
-                let want = download(device, &out);
-                let got = run(Some(matrix));
-                let what = format!("{dtype}, {} rows on {}", part.rows.len(), device.name());
-                assert!(same_bits(&got, &want), "{what}");
-            }
         }
     }
 }

@@ -11,24 +11,25 @@ constexpr u32 WIDTH = 16 * WARPS, PARTS = (DV + WIDTH - 1) / WIDTH;
 constexpr u32 READY = HK * DK + HV * DV;
 
 struct CommitArgs {
-    // [layers, num_rows, READY]. [layers, num_rows, HV]: decay and strength.
+    // [layers, num_rows, READY]. [layers, num_rows, HV]: decay and strength, and nothing.
     float* ready;
-    Vec2f* gates;
+    Vec4f* gates;
     u32 state;
     u32 num_rows;
     // Of the forward pass, oldest first.
     u32 rows[MOST_ROWS];
     Layer layers[MOST_LAYERS];
 };
+struct RowOfPath {
+    const CommitArgs& args;
+    DEVICE_MEMBER u32 operator()(u32 at) const { return args.rows[at]; }
+};
 
-// What the convolution of the path's row `at` reads.
-DEVICE Window window_of_path(const CommitArgs& args, u32 at) {
-    return window_of_chain([&](u32 i) { return args.rows[i]; }, args.layers[block_y()], args.state, at);
-}
 template <u32 DIM> DEVICE void make_ready(const CommitArgs& args, u32 at, u32 channel, float length, float* to) {
     HeadTaps<DIM> weights, values;
-    load_weights(weights, args.layers[block_y()].conv_weight, channel, DIM);
-    Window window = window_of_path(args, at);
+    const Layer& layer = args.layers[block_y()];
+    load_weights(weights, layer.conv_weight, channel, DIM);
+    Window window = window_of_chain(RowOfPath{args}, layer, args.state, at);
     wait_for_inputs();
     let_next_start();
     load_values(values, window, channel, DIM);
@@ -48,56 +49,115 @@ KERNEL_AHEAD(delta_commit_rows, CommitArgs, THREADS, 1) {
         if (lane_index() > 0) return;
         const Layer& layer = args.layers[block_y()];
         u64 gate = (u64)args.rows[at] * HV + value_head;
-        args.gates[number * HV + value_head] = prepare_gates(layer.alpha[gate], layer.beta[gate], layer.a[value_head], layer.dt_bias[value_head]);
+        Vec2f pair = prepare_gates(layer.alpha[gate], layer.beta[gate], layer.a[value_head], layer.dt_bias[value_head]);
+        args.gates[number * HV + value_head] = {pair.x, pair.y, 0.0f, 0.0f};
     }
     wait_for_inputs();
     let_next_start();
 }
 
-// A block's columns of a row.
-DEVICE void stage(Staged<WIDTH>& to, const CommitArgs& args, u32 at, u32 head, u32 first_column) {
-    u32 lane = lane_index();
-    u64 number = (u64)block_y() * args.num_rows + at;
-    const Vec4f* k = reinterpret_cast<const Vec4f*>(args.ready + number * READY + head % HK * DK);
-    const Vec4f* v = reinterpret_cast<const Vec4f*>(args.ready + number * READY + HK * DK + head * DV + first_column);
+// What a block moves: columns of a head in a layer.
+struct Item {
+    u32 head, first_column;
+    // Of the layer's histories, whose channels go by fours.
+    u32 first_four;
+};
+constexpr u32 ITEMS = HV * PARTS, FOURS = (CHANNELS / 4 + ITEMS - 1) / ITEMS, PIECES = WIDTH / 4;
+DEVICE Item item_of(u32 number) { return {number / PARTS, number % PARTS * WIDTH, number * FOURS}; }
+
+// Of the histories a thread brings in what it stores.
+struct Arriving {
+    Vec4f state[KEYS][PIECES];
+    Vec4f histories[KEPT_ROWS + 1][FOURS];
+    StagedWrite<WIDTH> rows[MOST_ROWS];
+};
+
+struct Mover {
+    const CommitArgs& args;
+    const Layer& layer;
+    Arriving& arriving;
+    Item item;
+
+    static DEVICE_MEMBER SharedPlace place_of(Vec4f* at) { return shared_place(reinterpret_cast<u8*>(at)); }
+    // Of a row of the state. Eight lanes that read or write pieces of one column find them in different banks.
+    DEVICE_MEMBER Vec4f& place(u32 row, u32 piece) const { return arriving.state[row][piece ^ row / 4 % 8]; }
+    // `of(at, from)`: by whole lines, where pieces of the state lie here and in memory.
+    template <typename Of> DEVICE_MEMBER void for_lines(const Of& of) const {
+        u32 piece = thread_index() % PIECES, column = item.first_column + 4 * piece;
+        if (DV % WIDTH != 0 && column >= DV) return;
+        float* states = layer.states + ((u64)args.state * HV + item.head) * DK * DV + column;
 #pragma unroll
-    for (u32 i = lane; i < KEYS / 4; i += LANES) to.k[i] = i < DK / 4 ? k[i] : Vec4f{};
-    if (lane < WIDTH / 4 && (DV % WIDTH == 0 || first_column + 4 * lane < DV)) to.v[lane] = v[lane];
-    if (lane == WIDTH / 4) {
-        Vec2f pair = args.gates[number * HV + head];
-        to.gates = {pair.x, pair.y, 0.0f, 0.0f};
+        for (u32 first = 0; first < KEYS; first += THREADS / PIECES) {
+            u32 row = first + thread_index() / PIECES;
+            if (DK % 32 == 0 || row < DK) of(place(row, piece), states + row * DV);
+        }
     }
-}
+    // `of(at, values)`: pieces of a lane's state, and where they lie here.
+    template <typename Of> DEVICE_MEMBER void for_own(State<4>& state, const Of& of) const {
+#pragma unroll
+        for (u32 i = 0; i < 4 * QUADS; i++)
+            of(place(i / 4 * 32 + lane_index() % 8 * 4 + i % 4, warp_index() * 4 + lane_index() / 8), state.at[i / 4][i % 4]);
+    }
+    // `of(row, at, channel)`: a thread's pieces of histories, where they arrive, and their first channel.
+    template <typename Of> DEVICE_MEMBER void for_histories(const Of& of) const {
+        for (u32 i = thread_index(); i < KEPT_ROWS * FOURS; i += THREADS) {
+            u32 row = i / FOURS, four = i % FOURS, channel = 4 * (item.first_four + four);
+            if (channel < CHANNELS) of(row, arriving.histories[row][four], channel);
+        }
+    }
+    DEVICE_MEMBER void bring_state() const {
+        for_lines([&](Vec4f& at, const float* from) { copy_async(place_of(&at), from); });
+    }
+    // Nobody reads histories any more but what brings them here.
+    DEVICE_MEMBER void bring_histories() const {
+        for_histories([&](u32 row, Vec4f& at, u32 channel) {
+            const float* from = read_of_chain(RowOfPath{args}, layer, args.state, args.num_rows - 1, KEPT_ROWS - 1 - row);
+            copy_async(place_of(&at), from + channel);
+        });
+    }
+    // A warp brings in every WARPS'th row.
+    DEVICE_MEMBER void bring_rows() const {
+        u32 lane = lane_index();
+        for (u32 at = warp_index(); at < args.num_rows; at += WARPS) {
+            u64 number = (u64)block_y() * args.num_rows + at;
+            StagedWrite<WIDTH>& to = arriving.rows[at];
+            const float* k = args.ready + number * READY + item.head % HK * DK;
+            const float* v = args.ready + number * READY + HK * DK + item.head * DV + item.first_column;
+            for (u32 i = lane; i < DK / 4; i += LANES) copy_async(place_of(&to.k[i]), k + 4 * i);
+            if (lane < WIDTH / 4 && (DV % WIDTH == 0 || item.first_column + 4 * lane < DV)) copy_async(place_of(&to.v[lane]), v + 4 * lane);
+            if (lane == WIDTH / 4) copy_async(place_of(&to.gates), args.gates + number * HV + item.head);
+        }
+    }
+    DEVICE_MEMBER void store_histories() const {
+        float* history = layer.history + (u64)args.state * KEPT_ROWS * CHANNELS;
+        for_histories([&](u32 row, const Vec4f& at, u32 channel) { *reinterpret_cast<Vec4f*>(history + (u64)row * CHANNELS + channel) = at; });
+    }
+};
 
-// Moves the histories of a block's share of `dim` channels.
-DEVICE void move_histories(const CommitArgs& args, const Window& last, u32 first_channel, u32 dim) {
-    for (u32 i = block_x() % PARTS * THREADS + thread_index(); i < dim; i += PARTS * THREADS)
-        move_history(args.layers[block_y()], last, args.state, first_channel + i);
-}
-
-// Grid: heads by their parts, layers. A lane has four columns. Blocks of half a head, four on a multiprocessor, since some of them load and store their states
-// while others move them.
+// Grid: heads by their parts, layers. Some of the blocks of a multiprocessor load and store while others move their states.
 KERNEL_AHEAD(delta_commit, CommitArgs, THREADS, 4) {
     let_next_start();
-    SHARED Staged<WIDTH> staged[MOST_ROWS];
-    u32 head = block_x() / PARTS, warp = warp_index(), lane = lane_index();
-    u32 first_column = block_x() % PARTS * WIDTH, column = first_column + warp * 16 + lane / 8 * 4;
-    bool active = DV % WIDTH == 0 || column < DV;
-    float* committed = args.layers[block_y()].states + ((u64)args.state * HV + head) * DK * DV + column;
+    SHARED Arriving arriving;
+    Mover mover = {args, args.layers[block_y()], arriving, item_of(block_x())};
     // The kernel before this one writes no state, and began after those that do had ended.
-    State<4> state = {};
-    if (active) load_state(state, committed);
+    mover.bring_state();
+    // What is no row of the state or of k.
+    if (DK < KEYS)
+        for (u32 i = DK / 4 + thread_index(); i < KEYS / 4; i += THREADS)
+            for (u32 at = 0; at < MOST_ROWS; at++) arriving.rows[at].k[i] = {};
+    for (u32 i = DK * PIECES + thread_index(); i < KEYS * PIECES; i += THREADS) arriving.state[i / PIECES][i % PIECES] = {};
     wait_for_inputs();
-    for (u32 at = warp; at < args.num_rows; at += WARPS) stage(staged[at], args, at, head, first_column);
-    // Nobody reads histories any more. Value heads that read the same key head read the same one of it, which the first of them moves.
-    Window last = window_of_path(args, args.num_rows - 1);
-    move_histories(args, last, 2 * HK * DK + head * DV, DV);
-    if (head < HK) {
-        move_histories(args, last, head * DK, DK);
-        move_histories(args, last, (HK + head) * DK, DK);
-    }
+    mover.bring_rows();
+    mover.bring_histories();
+    commit_copies();
+    wait_copies<0>();
     sync_threads();
+    State<4> state = {};
+    mover.for_own(state, [](const Vec4f& at, float (&values)[4]) { spread(at, values); });
+    mover.store_histories();
 #pragma unroll 1
-    for (u32 at = 0; at < args.num_rows; at++) advance<true, false>(state, staged[at], warp);
-    if (active) store_state(state, committed);
+    for (u32 at = 0; at < args.num_rows; at++) advance<true, false>(state, arriving.rows[at], warp_index());
+    mover.for_own(state, [](Vec4f& at, const float (&values)[4]) { at = together(values); });
+    sync_threads();
+    mover.for_lines([](const Vec4f& at, float* to) { *reinterpret_cast<Vec4f*>(to) = at; });
 }

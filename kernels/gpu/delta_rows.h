@@ -48,13 +48,14 @@ DEVICE Window window_of(const Tables& tables, const Layer& layer, u32 state, u32
     }
     return window;
 }
-// The same of step `at` of a chain, whose rows, `row_of(step)`, need not be looked for one after another.
+// What the convolution of step `at` of a chain reads `back` steps before it. Rows, `row_of(step)`, need not be looked for one after another.
+template <typename RowOf> DEVICE const float* read_of_chain(const RowOf& row_of, const Layer& layer, u32 state, u32 at, u32 back) {
+    return back <= at ? layer.qkv + (u64)row_of(at - back) * CHANNELS : layer.history + ((u64)state * KEPT_ROWS + KEPT_ROWS - (back - at)) * CHANNELS;
+}
 template <typename RowOf> DEVICE Window window_of_chain(const RowOf& row_of, const Layer& layer, u32 state, u32 at) {
     Window window;
 #pragma unroll
-    for (u32 back = 0; back < TAPS; back++)
-        window.rows[KEPT_ROWS - back] = back <= at ? layer.qkv + (u64)row_of(at - back) * CHANNELS
-                                                   : layer.history + ((u64)state * KEPT_ROWS + KEPT_ROWS - (back - at)) * CHANNELS;
+    for (u32 back = 0; back < TAPS; back++) window.rows[KEPT_ROWS - back] = read_of_chain(row_of, layer, state, at, back);
     return window;
 }
 DEVICE Window window_of_chain(const Step* steps, const Layer& layer, u32 state, u32 at) {

@@ -53,11 +53,14 @@ template <u32 COLUMNS> DEVICE void store_state(const State<COLUMNS>& state, floa
         }
 }
 
-// What a step needs of a block's columns, in shared memory.
-template <u32 WIDTH> struct Staged {
-    Vec4f q[KEYS / 4], k[KEYS / 4], v[WIDTH / 4];
+// What a step needs of a block's columns, in shared memory, where it gives no answers.
+template <u32 WIDTH> struct StagedWrite {
+    Vec4f k[KEYS / 4], v[WIDTH / 4];
     // Decay and strength.
     Vec4f gates;
+};
+template <u32 WIDTH> struct Staged : StagedWrite<WIDTH> {
+    Vec4f q[KEYS / 4];
 };
 // As many steps are brought in at a time.
 constexpr u32 STEPS = 4;
@@ -69,7 +72,7 @@ template <u32 COLUMNS> struct Parts {
 struct Key {
     Vec4f of[QUADS];
 };
-template <u32 WIDTH> DEVICE Key key_of(const Staged<WIDTH>& staged) {
+template <u32 WIDTH> DEVICE Key key_of(const StagedWrite<WIDTH>& staged) {
     Key key;
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) key.of[i] = staged.k[i * 8 + lane_index() % 8];
@@ -83,7 +86,8 @@ template <u32 COLUMNS> struct Reading {
     Parts<COLUMNS> read;
 };
 // `strip`: which of the runs of 4 COLUMNS columns that are staged is the warp's.
-template <u32 COLUMNS, u32 WIDTH> DEVICE Reading<COLUMNS> read_by_key(const State<COLUMNS>& state, const Key& key, const Staged<WIDTH>& staged, u32 strip) {
+template <u32 COLUMNS, u32 WIDTH>
+DEVICE Reading<COLUMNS> read_by_key(const State<COLUMNS>& state, const Key& key, const StagedWrite<WIDTH>& staged, u32 strip) {
     Reading<COLUMNS> reading;
     reading.key = key;
     float sums[2][COLUMNS] = {};
@@ -121,8 +125,8 @@ template <u32 COLUMNS> DEVICE State<COLUMNS> decayed(const State<COLUMNS>& state
 }
 // Writes to what is left of the state, and reads by q. Returns the lane's parts of the answers of its columns, where there are to be
 // ANSWERS. The state stays as it was before the row, unless it KEEPS it.
-template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
-DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMNS>& less, const Staged<WIDTH>& staged, const Reading<COLUMNS>& reading) {
+template <bool KEEPS, bool ANSWERS, u32 COLUMNS, typename Row>
+DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMNS>& less, const Row& staged, const Reading<COLUMNS>& reading) {
     float written[COLUMNS];
     // The state decays before it is read: the sum of the decayed is the decayed sum.
 #pragma unroll
@@ -132,7 +136,7 @@ DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMN
     for (u32 i = 0; i < QUADS; i++) {
         float ks[4], qs[4];
         spread(reading.key.of[i], ks);
-        if (ANSWERS) spread(staged.q[i * 8 + lane_index() % 8], qs);
+        if constexpr (ANSWERS) spread(staged.q[i * 8 + lane_index() % 8], qs);
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
 #pragma unroll
@@ -148,8 +152,8 @@ DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMN
     return parts;
 }
 // One row: decay, read by k, write, read by q.
-template <bool KEEPS, bool ANSWERS, u32 COLUMNS, u32 WIDTH>
-DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
+template <bool KEEPS, bool ANSWERS, u32 COLUMNS, typename Row>
+DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Row& staged, u32 strip) {
     Reading<COLUMNS> reading = read_by_key(state, key_of(staged), staged, strip);
     add_across(reading.read);
     return write_and_answer<KEEPS, ANSWERS>(state, decayed(state, reading.decay), staged, reading);

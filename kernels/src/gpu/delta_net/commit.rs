@@ -57,7 +57,7 @@ impl GpuDevice {
         let (heads, kept_rows) = (shape.num_v_heads, layers.len() * rows.len());
         let ready = shape.num_k_heads * shape.k_dim + heads * shape.v_dim;
         let gates_at = (kept_rows * ready * size_of::<f32>()).next_multiple_of(256);
-        let gates_bytes = kept_rows * heads * size_of::<[f32; 2]>();
+        let gates_bytes = kept_rows * heads * size_of::<[f32; 4]>();
         let scratch = self.scratch(Scratch::Commit, gates_at + gates_bytes)?;
         let mut commit = CommitArgs {
             ready: scratch,
@@ -72,12 +72,12 @@ impl GpuDevice {
             *to = row as u32;
         }
         let warps = shape.num_k_heads + heads;
+        let source = commits(shape);
         let launch_of = |x: usize, z: usize| Launch {
             grid: [x as u32, layers.len() as u32, z as u32],
             threads: THREADS,
             shared_bytes: 0,
         };
-        let source = commits(shape);
         let of_rows = launch_of(warps.div_ceil(WARPS), rows.len());
         self.launch(&source, "delta_commit_rows", of_rows, &commit)?;
         let of_states = launch_of(heads * shape.v_dim.div_ceil(WIDTH), 1);

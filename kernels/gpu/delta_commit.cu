@@ -25,32 +25,47 @@ struct RowOfPath {
     DEVICE_MEMBER u32 operator()(u32 at) const { return args.rows[at]; }
 };
 
-template <u32 DIM> DEVICE void make_ready(const CommitArgs& args, u32 at, u32 channel, float length, float* to) {
+// A head of all rows, one after another: taps move along, and the next row's values are on their way. `to`: of the first row.
+template <u32 DIM> DEVICE void make_ready(const CommitArgs& args, u32 channel, float length, float* to) {
+    constexpr u32 VALUES = (DIM + LANES - 1) / LANES;
     HeadTaps<DIM> weights, values;
     const Layer& layer = args.layers[block_y()];
     load_weights(weights, layer.conv_weight, channel, DIM);
-    Window window = window_of_chain(RowOfPath{args}, layer, args.state, at);
+    Window window = window_of_chain(RowOfPath{args}, layer, args.state, 0);
     wait_for_inputs();
     let_next_start();
     load_values(values, window, channel, DIM);
-    prepare_head(weights, values, DIM, length, to);
+#pragma unroll 1
+    for (u32 at = 0; at < args.num_rows; at++, to += READY) {
+        const float* next = layer.qkv + (u64)args.rows[smaller(at + 1, args.num_rows - 1)] * CHANNELS + channel;
+        float newest[VALUES];
+#pragma unroll
+        for (u32 j = 0; j < VALUES; j++) newest[j] = lane_index() + j * LANES < DIM ? next[lane_index() + j * LANES] : 0.0f;
+        prepare_head(weights, values, DIM, length, to);
+#pragma unroll
+        for (u32 j = 0; j < VALUES; j++) {
+#pragma unroll
+            for (u32 tap = 0; tap + 1 < TAPS; tap++) values.of[j][tap] = values.of[j][tap + 1];
+            values.of[j][TAPS - 1] = newest[j];
+        }
+    }
 }
 
-// Grid: heads, layers, rows. A warp has a head of a row. States do not move before all that this kernel waits for has ended: see `delta_commit`.
+// Grid: heads, layers. A warp has a head. States do not move before all that this kernel waits for has ended: see `delta_commit`.
 KERNEL_AHEAD(delta_commit_rows, CommitArgs, THREADS, 1) {
-    u32 head = block_x() * WARPS + warp_index(), at = block_z();
-    u64 number = (u64)block_y() * args.num_rows + at;
-    float* ready = args.ready + number * READY;
+    u32 head = block_x() * WARPS + warp_index();
+    u64 first = (u64)block_y() * args.num_rows;
+    float* ready = args.ready + first * READY;
     if (head < HK) {
-        make_ready<DK>(args, at, (HK + head) * DK, 1.0f, ready + head * DK);
+        make_ready<DK>(args, (HK + head) * DK, 1.0f, ready + head * DK);
     } else if (head < HK + HV) {
-        u32 value_head = head - HK;
-        make_ready<DV>(args, at, 2 * HK * DK + value_head * DV, 0.0f, ready + HK * DK + value_head * DV);
-        if (lane_index() > 0) return;
+        u32 value_head = head - HK, at = lane_index();
+        make_ready<DV>(args, 2 * HK * DK + value_head * DV, 0.0f, ready + HK * DK + value_head * DV);
+        if (at >= args.num_rows) return;
         const Layer& layer = args.layers[block_y()];
         u64 gate = (u64)args.rows[at] * HV + value_head;
         Vec2f pair = prepare_gates(layer.alpha[gate], layer.beta[gate], layer.a[value_head], layer.dt_bias[value_head]);
-        args.gates[number * HV + value_head] = {pair.x, pair.y, 0.0f, 0.0f};
+        args.gates[(first + at) * HV + value_head] = {pair.x, pair.y, 0.0f, 0.0f};
     }
     wait_for_inputs();
     let_next_start();

@@ -73,14 +73,14 @@ impl GpuDevice {
         }
         let warps = shape.num_k_heads + heads;
         let source = commits(shape);
-        let launch_of = |x: usize, z: usize| Launch {
-            grid: [x as u32, layers.len() as u32, z as u32],
+        let launch_of = |x: usize| Launch {
+            grid: [x as u32, layers.len() as u32, 1],
             threads: THREADS,
             shared_bytes: 0,
         };
-        let of_rows = launch_of(warps.div_ceil(WARPS), rows.len());
+        let of_rows = launch_of(warps.div_ceil(WARPS));
         self.launch(&source, "delta_commit_rows", of_rows, &commit)?;
-        let of_states = launch_of(heads * shape.v_dim.div_ceil(WIDTH), 1);
+        let of_states = launch_of(heads * shape.v_dim.div_ceil(WIDTH));
         self.launch(&source, "delta_commit", of_states, &commit)
     }
 }

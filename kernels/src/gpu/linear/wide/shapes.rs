@@ -69,6 +69,9 @@ const LEAN_COLUMN_TILES: usize = 3;
 const LEAN_THREADS: usize = 768;
 /// Shared memory that a block takes besides its own.
 const RESERVED_BYTES: usize = 1280;
+/// Of a multiprocessor's, what is left for blocks of the next launch, which otherwise cannot begin before this one's end: those that make rows ready
+/// take some 2 KiB each.
+const NEXT_LAUNCH_BYTES: usize = 8 << 10;
 /// Of a unit of work, of each warp.
 const UNIT_BYTES: usize = 80;
 
@@ -293,7 +296,12 @@ impl Wide {
             self.row_warps * row + self.column_warps * self.column_tiles * column
         };
         let stage = dtypes(work.types).map(stage).max()?;
-        let room = facts.shared_bytes_per_block as usize + 1024;
+        let all = facts.shared_bytes_per_block as usize + 1024;
+        let room = if self.fed {
+            all - NEXT_LAUNCH_BYTES
+        } else {
+            all
+        };
         // Each block of those that are fed has its feeders.
         let full = match self.fed {
             true if self.row_warps > 4 => 1,

@@ -356,6 +356,25 @@ mod tests {
         assert!(!is_fed(DType::Q8_0, 16, &facts(132, 227)));
     }
 
+    /// Blocks of the next launch begin before this one's end where there is room for them.
+    #[test]
+    fn the_last_of_many_stages_leaves_room_for_the_next_launch() {
+        let facts = DeviceFacts {
+            clusters: [66, 30, 15],
+            ..hopper()
+        };
+        for num_rows in [17, 23, 24] {
+            match shape_of(DType::Q4K, num_rows, 6144, &facts) {
+                Shape::Narrow(shape) => panic!("{shape:?}"),
+                Shape::Wide(shape) => {
+                    assert_eq!(shape.stages, 5, "{num_rows} rows: {shape:?}");
+                    let left = facts.shared_bytes_per_block as usize - shape.shared_bytes;
+                    assert!(left >= 8 << 10, "{num_rows} rows: {left} bytes");
+                }
+            }
+        }
+    }
+
     /// `down` of a 27B with a tree's rows, where as many clusters run at a time as it needs.
     #[test]
     fn splits_meet_in_clusters_that_run_at_a_time() {

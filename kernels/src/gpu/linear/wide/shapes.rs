@@ -69,9 +69,10 @@ const LEAN_COLUMN_TILES: usize = 3;
 const LEAN_THREADS: usize = 768;
 /// Shared memory that a block takes besides its own.
 const RESERVED_BYTES: usize = 1280;
-/// Of a multiprocessor's, what is left for blocks of the next launch, which otherwise cannot begin before this one's end: those that make rows ready
-/// take some 2 KiB each.
+/// Of a multiprocessor's, what the last of many stages leaves for blocks of the next launch, which otherwise cannot begin before this one's end:
+/// those that make rows ready take some 2 KiB each. Whether it pays to have fewer than [`MANY_STAGES`] for that has not been measured.
 const NEXT_LAUNCH_BYTES: usize = 8 << 10;
+const MANY_STAGES: usize = 6;
 /// Of a unit of work, of each warp.
 const UNIT_BYTES: usize = 80;
 
@@ -297,11 +298,6 @@ impl Wide {
         };
         let stage = dtypes(work.types).map(stage).max()?;
         let all = facts.shared_bytes_per_block as usize + 1024;
-        let room = if self.fed {
-            all - NEXT_LAUNCH_BYTES
-        } else {
-            all
-        };
         // Each block of those that are fed has its feeders.
         let full = match self.fed {
             true if self.row_warps > 4 => 1,
@@ -331,6 +327,10 @@ impl Wide {
             .flat_map(|&r| known.iter().map(move |&stages| (r, stages)));
         options.find_map(|(resident, stages)| {
             let bytes = barriers + inbox + stages * stage;
+            let room = match stages {
+                MANY_STAGES.. => all - NEXT_LAUNCH_BYTES,
+                _ => all,
+            };
             let left = (room / resident).checked_sub(bytes + own + RESERVED_BYTES)?;
             let shared_places = most.min(left / place);
             let needed = if stages > FEW_STAGES { most } else { least };

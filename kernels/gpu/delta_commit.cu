@@ -80,7 +80,7 @@ struct Item {
 constexpr u32 ITEMS = HV * PARTS, FOURS = (CHANNELS / 4 + ITEMS - 1) / ITEMS, PIECES = WIDTH / 4;
 DEVICE Item item_of(u32 number) { return {number / PARTS, number % PARTS * WIDTH, number * FOURS}; }
 
-// Of the histories a thread brings in what it stores.
+// Of the histories a thread brings in what it stores. Mirrored by `arriving_bytes` in src/gpu/delta_net/commit.rs.
 struct Arriving {
     Vec4f state[KEYS][PIECES];
     Vec4f histories[KEPT_ROWS + 1][FOURS];
@@ -152,7 +152,8 @@ struct Mover {
 // Grid: heads by their parts, layers. Some of the blocks of a multiprocessor load and store while others move their states.
 KERNEL_AHEAD(delta_commit, CommitArgs, THREADS, 4) {
     let_next_start();
-    SHARED Arriving arriving;
+    DYNAMIC_SHARED(shared);
+    Arriving& arriving = *reinterpret_cast<Arriving*>(shared);
     Mover mover = {args, args.layers[block_y()], arriving, item_of(block_x())};
     // The kernel before this one writes no state, and began after those that do had ended.
     mover.bring_state();

@@ -27,6 +27,19 @@ struct CommitArgs {
     layers: [Layer; MOST_LAYERS],
 }
 
+/// Blocks of a layer.
+fn items(shape: &DeltaNetShape) -> usize {
+    shape.num_v_heads * shape.v_dim.div_ceil(WIDTH)
+}
+
+/// See `Arriving` in gpu/delta_commit.cu: columns of a state, a share of the histories, and rows.
+fn arriving_bytes(shape: &DeltaNetShape) -> usize {
+    let keys = shape.k_dim.next_multiple_of(32);
+    let channels = 4 * (shape.conv_channels() / 4).div_ceil(items(shape));
+    let values = keys * WIDTH + shape.conv_taps * channels + MOST_ROWS * (keys + WIDTH + 4);
+    values * size_of::<f32>()
+}
+
 impl GpuDevice {
     pub(in crate::gpu) fn delta_net_commit_op(
         &self,
@@ -73,14 +86,14 @@ impl GpuDevice {
         }
         let warps = shape.num_k_heads + heads;
         let source = commits(shape);
-        let launch_of = |x: usize| Launch {
+        let launch_of = |x: usize, shared_bytes: usize| Launch {
             grid: [x as u32, layers.len() as u32, 1],
             threads: THREADS,
-            shared_bytes: 0,
+            shared_bytes: shared_bytes as u32,
         };
-        let of_rows = launch_of(warps.div_ceil(WARPS));
+        let of_rows = launch_of(warps.div_ceil(WARPS), 0);
         self.launch(&source, "delta_commit_rows", of_rows, &commit)?;
-        let of_states = launch_of(heads * shape.v_dim.div_ceil(WIDTH));
+        let of_states = launch_of(items(shape), arriving_bytes(shape));
         self.launch(&source, "delta_commit", of_states, &commit)
     }
 }

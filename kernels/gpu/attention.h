@@ -72,15 +72,24 @@ DEVICE void add_split(Mixed& mixed, float weight, float total, Vec4f part) {
     mixed.sum.z = fused_multiply_add(weight, part.z, mixed.sum.z);
     mixed.sum.w = fused_multiply_add(weight, part.w, mixed.sum.w);
 }
-// The answer of head `head` of all rows in four dims, with its gate.
-DEVICE void put_answer(const AttendArgs& args, u64 head, u32 quad, const Mixed& mixed) {
-    float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w};
+// A dim of an answer from the weighted sum, its part of which is `share`, and its gate where there is one. A sum of -0 counts as 0, as if it had been
+// added to nothing.
+DEVICE float answer(float sum, float share, u32 gated, float gate) {
+    float value = (sum + 0.0f) * share;
+    return gated ? value * sigmoid(gate) : value;
+}
+// The gates of head `head` of all rows in four dims, if there are any.
+DEVICE Vec4f gates_of(const AttendArgs& args, u64 head, u32 quad) {
+    Vec4f gates = {0, 0, 0, 0};
+    if (args.gated) gates = *reinterpret_cast<const Vec4f*>(args.q + head * args.q_stride + HEAD_DIM + quad * 4);
+    return gates;
+}
+// The answer there.
+DEVICE void put_answer(const AttendArgs& args, u64 head, u32 quad, const Mixed& mixed, const Vec4f& gates) {
     float share = reciprocal(mixed.total);
-    for (u32 i = 0; i < 4; i++) {
-        float value = values[i] * share;
-        if (args.gated) value *= sigmoid(args.q[head * args.q_stride + HEAD_DIM + quad * 4 + i]);
-        args.out[head * HEAD_DIM + quad * 4 + i] = value;
-    }
+    Vec4f values = {answer(mixed.sum.x, share, args.gated, gates.x), answer(mixed.sum.y, share, args.gated, gates.y),
+                    answer(mixed.sum.z, share, args.gated, gates.z), answer(mixed.sum.w, share, args.gated, gates.w)};
+    *reinterpret_cast<Vec4f*>(args.out + head * HEAD_DIM + quad * 4) = values;
 }
 
 // Scores are products scaled so that their exponentials are powers of two.

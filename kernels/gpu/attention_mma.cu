@@ -17,11 +17,16 @@ DEVICE void sync_group() { sync_threads(); }
 #include "heads.h"
 #endif
 
+// Splits of a row whose parts a thread has under way at once.
+constexpr u32 FLIGHT = 8;
+
 // The rows that a block is launched for.
 struct Tile {
     u32 first_row, split;
     // Rows that share what they see with none before them, and rows that share it with the one before: bits.
     u32 leads, joined;
+    // Rows that see one split: bits.
+    u32 alone;
     // Whether it is a row that goes by its path.
     bool by_path;
 };
@@ -42,7 +47,7 @@ DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
     }
     u32 lane = lane_index(), index = tile.first_row + lane, segment_index = NONE;
     Places seen = {0, 0};
-    bool is_taken = false;
+    bool is_taken = false, is_alone = false;
     if (lane < limit && index < args.end_row) {
         Row row = args.tables.rows[index];
         segment_index = row.segment;
@@ -51,6 +56,8 @@ DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
             if (tile.by_path) tile.split = segment.committed_len / SPLIT + x / num_rows;
             seen = seen_of_split(row, args.window, args.causal, tile.split);
             is_taken = seen.first < seen.end && is_in_place(row, segment, tile.split) != tile.by_path;
+            Places splits = splits_of(seen_by(row, args.window, args.causal));
+            is_alone = args.tickets && splits.first + 1 == splits.end;
         }
     }
     if (tile.by_path) tile.split = shuffle(tile.split, 0);
@@ -59,6 +66,7 @@ DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
     bool joins = lane > 0 && is_taken && taken_before && segment_before == segment_index;
     tile.joined = ballot(joins);
     tile.leads = ballot(is_taken) & ~tile.joined;
+    tile.alone = ballot(is_alone);
     if (warp_index() == 0) rows_seen[lane] = seen;
     return tile;
 }
@@ -73,51 +81,64 @@ DEVICE void take_rows(Block& block, Tile& tile, Places* rows_seen) {
     block.seen.first = warp_least(seen.first);
     block.seen.end = ~warp_least(~seen.end);
     block.lead = tile.first_row + lead;
+    block.alone = tile.alone >> lead;
     block.rows_seen = rows_seen + lead;
 }
 
-// Puts the splits of a row's heads together, MEMBERS at most.
+// Puts the splits of a row's heads together, MEMBERS at most, where the block's queries were.
 DEVICE void combine_row(const AttendArgs& args, const Block& block, u32 row_index) {
     constexpr u32 QUADS = HEAD_DIM / 4;
+    // Maxima and sums of each head's splits.
+    Vec2f* sums = reinterpret_cast<Vec2f*>(block.q);
     Places splits = splits_of(seen_by(args.tables.rows[row_index], args.window, args.causal));
+    u32 count = splits.end - splits.first;
+    u64 heads = (u64)(row_index - args.first_row) * args.num_heads + block.kv_head * GROUP;
+    sync_threads();
+    for (u32 i = thread_index(); i < GROUP * count; i += THREADS)
+        sums[i] = args.sums[(heads + i / count) * args.num_splits + splits.first + i % count];
+    sync_threads();
     for (u32 i = thread_index(); i < GROUP * QUADS; i += THREADS) {
-        u32 head = block.kv_head * GROUP + i / QUADS, quad = i % QUADS;
-        u64 base = ((u64)(row_index - args.first_row) * args.num_heads + head) * args.num_splits;
-        const Vec2f* sums = args.sums + base;
-        const Vec4f* partials = reinterpret_cast<const Vec4f*>(args.partials + base * HEAD_DIM) + quad;
+        u32 head = i / QUADS, quad = i % QUADS;
+        u64 answer_at = (u64)row_index * args.num_heads + block.kv_head * GROUP + head;
+        Vec4f gates = gates_of(args, answer_at, quad);
+        const Vec4f* partials = reinterpret_cast<const Vec4f*>(args.partials + ((heads + head) * args.num_splits + splits.first) * HEAD_DIM) + quad;
         float top = -1e30f;
-#pragma unroll 4
-        for (u32 s = splits.first; s < splits.end; s++) top = larger(top, sums[s].x);
+        for (u32 s = 0; s < count; s++) top = larger(top, sums[head * count + s].x);
         Mixed mixed = {};
-#pragma unroll 4
-        for (u32 s = splits.first; s < splits.end; s++) {
-            Mixed member = {};
-            add_split(member, exp2_fast(sums[s].x - top), sums[s].y, partials[(u64)s * QUADS]);
-            add_split(mixed, 1.0f, member.total, member.sum);
+#pragma unroll 1
+        for (u32 first = 0; first < count; first += FLIGHT) {
+            Vec4f parts[FLIGHT];
+#pragma unroll
+            for (u32 j = 0; j < FLIGHT; j++) parts[j] = partials[(u64)smaller(first + j, count - 1) * QUADS];
+#pragma unroll
+            for (u32 j = 0; j < FLIGHT; j++) {
+                if (first + j >= count) continue;
+                Vec2f of_split = sums[head * count + first + j];
+                Mixed member = {};
+                add_split(member, exp2_fast(of_split.x - top), of_split.y, parts[j]);
+                add_split(mixed, 1.0f, member.total, member.sum);
+            }
         }
-        put_answer(args, (u64)row_index * args.num_heads + head, quad, mixed);
+        put_answer(args, answer_at, quad, mixed, gates);
     }
 }
-// Puts those rows of a block together that have no splits left to be done.
+// Puts those rows of a block together that have no splits left to be done, of those with more than one.
 DEVICE void combine_rows(const AttendArgs& args, const Block& block) {
     SHARED u32 complete;
+    u32 several = ~block.alone & (block.rows < LANES ? (1u << block.rows) - 1 : ~0u);
+    if (several == 0) return;
     sync_threads();
     if (warp_index() == 0) {
-        u32 lane = lane_index(), count = 0;
-        if (lane < block.rows) {
+        u32 lane = lane_index();
+        bool is_last = false;
+        fence_device();
+        if (several >> lane & 1) {
             Places splits = splits_of(seen_by(args.tables.rows[block.lead + lane], args.window, args.causal));
-            count = splits.end - splits.first;
+            u32* ticket = args.tickets + (block.lead - args.first_row + lane) * args.num_kv_heads + block.kv_head;
+            u32 count = splits.end - splits.first;
+            is_last = take_ticket(ticket, count) + 1 == count;
         }
-        // A single split is the last.
-        bool is_last = count == 1;
-        if (ballot(count > 1)) {
-            fence_device();
-            if (count > 1) {
-                u32* ticket = args.tickets + (block.lead - args.first_row + lane) * args.num_kv_heads + block.kv_head;
-                is_last = take_ticket(ticket, count) + 1 == count;
-            }
-            fence_device();
-        }
+        fence_device();
         u32 rows = ballot(is_last);
         if (lane == 0) complete = rows;
     }
@@ -203,7 +224,7 @@ KERNEL_AHEAD(attend, LaunchArgs, THREADS, 2) {
 #endif
 #pragma unroll 1
     for (;;) {
-        attend_rows(attend, block, PATHS && tile.by_path);
+        attend_rows(attend, attend_args(args), block, PATHS && tile.by_path);
         if (attend.tickets) combine_rows(attend_args(args), block);
         if (tile.leads == 0) return;
         next();

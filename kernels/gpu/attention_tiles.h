@@ -31,6 +31,8 @@ constexpr u32 DIM_TILES = HEAD_DIM % (WARPS * 64) == 0 ? 4 : HEAD_DIM % (WARPS *
 // Bytes from one column to the next, so that eight columns lie in different banks; the low halves follow the high ones.
 constexpr u32 Q_PITCH = HEAD_DIM * 4 + 32, Q_LOW = HEAD_DIM * 2;
 constexpr u32 WEIGHT_PITCH = SPLIT * 4 + 32, WEIGHT_LOW = SPLIT * 2;
+// The sum of a column's weights stands behind them.
+constexpr u32 WEIGHT_TOTAL = SPLIT * 4;
 static_assert(COLUMNS >= GROUP && HEAD_DIM % 16 == 0, "head sizes");
 
 DEVICE Vec2u load_pair(const u8* from) {
@@ -71,34 +73,45 @@ struct Block {
     float* run;   // [WARPS, ROW_TILES * 8, RUN]: scores of slots
     u32* at;      // [SPLIT]: value rows of the places
     Places* rows_seen;
+    // Rows that see no other split, whose answers are made here: bits.
+    u32 alone;
 };
 
 DEVICE bool is_in_place(const Row& row, const Segment& segment, u32 split) {
     return row.path == NONE || smaller(row.seen_end, (split + 1) * SPLIT) <= segment.committed_len;
 }
 
-// Queries as two halves of f16.
+// Queries as two halves of f16. A thread has loads of two places under way.
 DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
-    for (u32 i = group_thread(); i < block.columns * (HEAD_DIM / 4); i += THREADS) {
-        u32 c = i / (HEAD_DIM / 4), d = i % (HEAD_DIM / 4) * 4;
-        u64 head = (u64)(block.lead + c / GROUP) * args.num_heads + block.kv_head * GROUP + c % GROUP;
-        Vec4f q = *reinterpret_cast<const Vec4f*>(args.q + head * args.q_stride + d);
-        u8* to = block.q + c * Q_PITCH + d * 2;
-        u16 high[4] = {f32_to_f16(q.x), f32_to_f16(q.y), f32_to_f16(q.z), f32_to_f16(q.w)};
-        u16 low[4] = {f32_to_f16(q.x - f16_to_f32(high[0])), f32_to_f16(q.y - f16_to_f32(high[1])),
-                      f32_to_f16(q.z - f16_to_f32(high[2])), f32_to_f16(q.w - f16_to_f32(high[3]))};
-        u32* high_to = reinterpret_cast<u32*>(to);
-        u32* low_to = reinterpret_cast<u32*>(to + Q_LOW);
-        high_to[0] = low_halves(high[0], high[1]), high_to[1] = low_halves(high[2], high[3]);
-        low_to[0] = low_halves(low[0], low[1]), low_to[1] = low_halves(low[2], low[3]);
+    constexpr u32 QUADS = HEAD_DIM / 4;
+    u32 count = block.columns * QUADS;
+    for (u32 first = group_thread(); first < count; first += 2 * THREADS) {
+        Vec4f loaded[2];
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            u32 i = smaller(first + j * THREADS, count - 1), c = i / QUADS;
+            u64 head = (u64)(block.lead + c / GROUP) * args.num_heads + block.kv_head * GROUP + c % GROUP;
+            loaded[j] = *reinterpret_cast<const Vec4f*>(args.q + head * args.q_stride + i % QUADS * 4);
+        }
+#pragma unroll
+        for (u32 j = 0; j < 2; j++) {
+            u32 i = first + j * THREADS;
+            if (i >= count) continue;
+            const Vec4f& q = loaded[j];
+            u8* to = block.q + i / QUADS * Q_PITCH + i % QUADS * 8;
+            u16 high[4] = {f32_to_f16(q.x), f32_to_f16(q.y), f32_to_f16(q.z), f32_to_f16(q.w)};
+            u16 low[4] = {f32_to_f16(q.x - f16_to_f32(high[0])), f32_to_f16(q.y - f16_to_f32(high[1])),
+                          f32_to_f16(q.z - f16_to_f32(high[2])), f32_to_f16(q.w - f16_to_f32(high[3]))};
+            u32* high_to = reinterpret_cast<u32*>(to);
+            u32* low_to = reinterpret_cast<u32*>(to + Q_LOW);
+            high_to[0] = low_halves(high[0], high[1]), high_to[1] = low_halves(high[2], high[3]);
+            low_to[0] = low_halves(low[0], low[1]), low_to[1] = low_halves(low[2], low[3]);
+        }
     }
 }
 
-// The page of keys in which a slot lies.
-DEVICE const u16* keys_at(const AttendArgs& args, const Block& block, const Segment& segment, u32 slot) {
-    u64 page = (u64)page_of(args.tables, segment, slot) * args.num_kv_heads + block.kv_head;
-    return static_cast<const u16*>(args.k) + page * KeyFormat::PAGE_UNITS;
-}
+// The page of keys that belongs to a value row.
+DEVICE const u16* keys_at(const AttendArgs& args, u32 at) { return static_cast<const u16*>(args.k) + (u64)(at / PAGE_TOKENS) * KeyFormat::PAGE_UNITS; }
 // Products of the run of keys that begins at `token` of a page with all columns.
 DEVICE void score_run(float (&sums)[KEY_TILES][TILES][4], const u16* page, u32 token, const Block& block) {
     u32 g = lane_index() / 4, t = lane_index() % 4;
@@ -132,30 +145,30 @@ DEVICE void store_scores(const float (&sums)[KEY_TILES][TILES][4], u8* scores, u
     }
 }
 
-// Scores of a warp's places of a row that finds some of them by its path: whole runs of slots are scored, and each place
-// takes its slot's. Slots ascend along a path, so each run is scored once.
-DEVICE void score_path(const AttendArgs& args, const Block& block, const Row& row, const Segment& segment) {
-    u32 lane = lane_index(), slots[RUN / LANES];
+// Scores of a warp's places of a row that finds some of them by its path: whole runs of neighbouring keys are scored, each once, and each
+// place takes its key's.
+DEVICE void score_path(const AttendArgs& args, const Block& block) {
+    u32 lane = lane_index(), keys[RUN / LANES];
     for (u32 i = 0; i < RUN / LANES; i++) {
-        u32 place = block.first + group_warp() * RUN + i * LANES + lane;
-        slots[i] = place >= block.seen.first && place < block.seen.end ? slot_of(args.tables, row, segment, place) : NONE;
+        u32 index = group_warp() * RUN + i * LANES + lane, place = block.first + index;
+        keys[i] = place >= block.seen.first && place < block.seen.end ? block.at[index] : NONE;
     }
     float* scores = block.run + group_warp() * (ROW_TILES * 8 * RUN);
     for (u32 from = 0;;) {
         u32 run = NONE;
         for (u32 i = 0; i < RUN / LANES; i++)
-            if (slots[i] != NONE && slots[i] / RUN >= from) run = smaller(run, slots[i] / RUN);
+            if (keys[i] != NONE && keys[i] / RUN >= from) run = smaller(run, keys[i] / RUN);
         run = warp_least(run);
         if (run == NONE) return;
         float sums[KEY_TILES][TILES][4] = {};
-        score_run(sums, keys_at(args, block, segment, run * RUN), run * RUN % PAGE_TOKENS, block);
+        score_run(sums, keys_at(args, run * RUN), run * RUN % PAGE_TOKENS, block);
         store_scores(sums, reinterpret_cast<u8*>(scores), RUN * 4, ROW_TILES);
         sync_warp();
         for (u32 i = 0; i < RUN / LANES; i++)
-            if (slots[i] != NONE && slots[i] / RUN == run)
+            if (keys[i] != NONE && keys[i] / RUN == run)
                 for (u32 c = 0; c < GROUP; c++) {
                     float* to = reinterpret_cast<float*>(block.weights + c * WEIGHT_PITCH);
-                    to[group_warp() * RUN + i * LANES + lane] = scores[c * RUN + slots[i] % RUN];
+                    to[group_warp() * RUN + i * LANES + lane] = scores[c * RUN + keys[i] % RUN];
                 }
         sync_warp();
         from = run + 1;
@@ -193,17 +206,55 @@ DEVICE Vec2f weigh(u8* column, Places seen, u32 first) {
     return {top, total};
 }
 
+// Neighbouring dims, as wide as can be: a sector that is stored in parts is stored several times.
+template <u32 N> DEVICE void load_dims(float (&to)[N], const float* from) {
+    if constexpr (N == 2) {
+        Vec2f v = *reinterpret_cast<const Vec2f*>(from);
+        to[0] = v.x, to[1] = v.y;
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < N; i += 4) {
+            Vec4f v = reinterpret_cast<const Vec4f*>(from)[i / 4];
+            to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+        }
+    }
+}
+template <u32 N> DEVICE void store_dims(float* to, const float (&from)[N]) {
+    if constexpr (N == 2) {
+        *reinterpret_cast<Vec2f*>(to) = {from[0], from[1]};
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < N; i += 4) reinterpret_cast<Vec4f*>(to)[i / 4] = {from[i], from[i + 1], from[i + 2], from[i + 3]};
+    }
+}
+
 DEVICE u64 result_at(const AttendArgs& args, const Block& block, u32 column) {
     u64 head = (u64)(block.lead - args.first_row + column / GROUP) * args.num_heads + block.kv_head * GROUP + column % GROUP;
     return head * args.num_splits + block.split;
 }
 
-// Weighted values of a run of dims; a warp a run.
-DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
-    u32 g = lane_index() / 4, t = lane_index() % 4, dim = run * DIM_TILES * 16 + g * DIM_TILES * 2;
+// Weighted values of a run of dims; a warp a run. `own`: of the launch, where gates and answers lie.
+DEVICE void mix(const AttendArgs& args, const AttendArgs& own, const Block& block, u32 run) {
+    constexpr u32 DIMS = 2 * DIM_TILES;
+    // One tile of columns is waited for, and leaves registers for its gates.
+    constexpr bool EARLY_GATES = TILES == 1;
+    u32 g = lane_index() / 4, t = lane_index() % 4, dim = run * DIM_TILES * 16 + g * DIMS;
     const u16* values = static_cast<const u16*>(args.v);
     const u8* columns = block.weights + g * WEIGHT_PITCH + t * 8;
     float sums[DIM_TILES][TILES][4] = {};
+    auto is_alone = [&](u32 column) { return (block.alone >> column / GROUP & 1) != 0; };
+    auto answer_of = [&](u32 column) {
+        return ((u64)(block.lead + column / GROUP) * own.num_heads + block.kv_head * GROUP + column % GROUP);
+    };
+    float gates[2][DIMS] = {};
+    auto load_gates = [&](u32 n) {
+#pragma unroll
+        for (u32 c = 0; c < 2; c++) {
+            u32 column = n * 8 + t * 2 + c;
+            if (column < block.columns && is_alone(column) && own.gated) load_dims(gates[c], own.q + answer_of(column) * own.q_stride + HEAD_DIM + dim);
+        }
+    };
+    if constexpr (EARLY_GATES) load_gates(0);
     u32 step = (block.seen.first - block.first) / STEP / DEPTH * DEPTH, end = block.seen.end - block.first;
 #pragma unroll 1
     for (; step * STEP < end; step += DEPTH) {
@@ -225,21 +276,25 @@ DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
         }
     }
 #pragma unroll
-    for (u32 n = 0; n < TILES; n++)
+    for (u32 n = 0; n < TILES; n++) {
+        if constexpr (!EARLY_GATES) load_gates(n);
 #pragma unroll
         for (u32 c = 0; c < 2; c++) {
             u32 column = n * 8 + t * 2 + c;
             if (column >= block.columns) continue;
-            // As wide as can be: a sector that is stored in parts is stored several times.
-            float* to = args.partials + result_at(args, block, column) * HEAD_DIM + dim;
-            if constexpr (DIM_TILES == 1) {
-                *reinterpret_cast<Vec2f*>(to) = {sums[0][n][c], sums[0][n][c + 2]};
-            } else {
+            float sum[DIMS];
 #pragma unroll
-                for (u32 i = 0; i < DIM_TILES; i += 2)
-                    reinterpret_cast<Vec4f*>(to)[i / 2] = {sums[i][n][c], sums[i][n][c + 2], sums[i + 1][n][c], sums[i + 1][n][c + 2]};
+            for (u32 i = 0; i < DIM_TILES; i++) sum[2 * i] = sums[i][n][c], sum[2 * i + 1] = sums[i][n][c + 2];
+            if (!is_alone(column)) {
+                store_dims(args.partials + result_at(args, block, column) * HEAD_DIM + dim, sum);
+                continue;
             }
+            float share = reciprocal(*reinterpret_cast<const float*>(block.weights + column * WEIGHT_PITCH + WEIGHT_TOTAL));
+#pragma unroll
+            for (u32 i = 0; i < DIMS; i++) sum[i] = answer(sum[i], share, own.gated, gates[c][i]);
+            store_dims(own.out + answer_of(column) * HEAD_DIM + dim, sum);
         }
+    }
 }
 
 // Finds where the values of the split's places lie. Only tables are read: it may be done before the rows are there.
@@ -255,33 +310,37 @@ DEVICE void find_places(const AttendArgs& args, const Block& block) {
     }
 }
 
-// All that one block does for rows that share what they see, after `find_places`.
-DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path) {
+// All that one block does for rows that share what they see, after `find_places`. `own`: see `mix`.
+DEVICE void attend_rows(const AttendArgs& args, const AttendArgs& own, Block& block, bool by_path) {
     block.columns = block.rows * GROUP;
     block.tiles = (block.columns + 7) / 8;
     // Scores may take the queries' memory, unless they are made run by run.
     block.weights = by_path ? block.q + ROW_TILES * 8 * Q_PITCH : block.q;
     block.run = reinterpret_cast<float*>(block.q + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
-    Row lead = args.tables.rows[block.lead];
-    Segment segment = args.tables.segments[lead.segment];
 
     stage_queries(args, block);
     sync_group();
     if (by_path) {
-        score_path(args, block, lead, segment);
+        score_path(args, block);
     } else {
         u32 first = block.first + group_warp() * RUN;
         float sums[KEY_TILES][TILES][4] = {};
-        if (first < block.seen.end && first + RUN > block.seen.first)
-            score_run(sums, keys_at(args, block, segment, first), first % PAGE_TOKENS, block);
+        if (first < block.seen.end && first + RUN > block.seen.first) {
+            // Of a place in the run that is seen.
+            u32 at = block.at[larger(first, block.seen.first) - block.first];
+            score_run(sums, keys_at(args, at), first % PAGE_TOKENS, block);
+        }
         sync_group();
         store_scores(sums, block.weights + group_warp() * RUN * 4, WEIGHT_PITCH, block.tiles);
     }
     sync_group();
     for (u32 c = group_warp(); c < block.columns; c += WARPS) {
-        Vec2f sums = weigh(block.weights + c * WEIGHT_PITCH, block.rows_seen[c / GROUP], block.first);
-        if (lane_index() == 0) args.sums[result_at(args, block, c)] = sums;
+        u8* column = block.weights + c * WEIGHT_PITCH;
+        Vec2f sums = weigh(column, block.rows_seen[c / GROUP], block.first);
+        if (lane_index() > 0) continue;
+        *reinterpret_cast<float*>(column + WEIGHT_TOTAL) = sums.y;
+        if (!(block.alone >> c / GROUP & 1)) args.sums[result_at(args, block, c)] = sums;
     }
     sync_group();
-    for (u32 run = group_warp(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
+    for (u32 run = group_warp(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, own, block, run);
 }

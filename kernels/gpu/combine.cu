@@ -31,6 +31,9 @@ KERNEL_AHEAD(combine, AttendArgs, 256, 1) {
 
     u32 quad = block_z() * RUN + thread % RUN, member = thread / RUN;
     bool is_used = quad < QUADS;
+    u64 answer_at = (u64)row_index * args.num_heads + head;
+    Vec4f gates = {0, 0, 0, 0};
+    if (member == 0 && is_used) gates = gates_of(args, answer_at, quad);
     const Vec4f* partials = reinterpret_cast<const Vec4f*>(args.partials + base * HEAD_DIM) + (is_used ? quad : 0);
     Mixed mixed = {};
     for (u32 s = first / MEMBERS * MEMBERS + member; s < end; s += MEMBERS * FLIGHT) {
@@ -50,5 +53,5 @@ KERNEL_AHEAD(combine, AttendArgs, 256, 1) {
     sync_threads();
     if (member != 0 || !is_used) return;
     for (u32 m = 1; m < MEMBERS; m++) add_split(mixed, 1.0f, parts[m * RUN + thread].total, parts[m * RUN + thread].sum);
-    put_answer(args, (u64)row_index * args.num_heads + head, quad, mixed);
+    put_answer(args, answer_at, quad, mixed, gates);
 }

@@ -23,23 +23,27 @@ template <u32 T> struct Planes {
     static constexpr bool BY_DIGITS = has_min(T);
     // The high bytes count so many low ones.
     static constexpr i32 HIGH = BY_DIGITS ? 8 : 256;
+    // Else two weights at a time, 128 too large each: those of IQ4_XS, which come from a table, are so only here.
+    static constexpr bool ARE_TURNED = !BY_DIGITS && T != IQ4_XS;
     u32 low[2][4], high[2][4];
 
-    // Of unit u of a part, whose words are `a`.
-    DEVICE_MEMBER Planes(const Scales<T>& scales, u32 part, u32 u, const u32 (&a)[2][4]) {
+    // Of unit u of a part of a tile, whose words are `a`.
+    DEVICE_MEMBER Planes(const u8* tile, const Scales<T>& scales, u32 part, u32 u, const u32 (&a)[2][4]) {
 #pragma unroll
         for (u32 s = 0; s < 2; s++)
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
                 u32 group = Scales<T>::BY_16 ? 4 * u + 2 * s + i / 2 : 2 * u + s;
-                i32 scale = scales.scale(i % 2, part, group);
+                i32 scale;
+                // With a scale for each word they are read one by one: to take bytes from words would take the unit that is busiest here.
+                if constexpr (ARE_TURNED) scale = (i8)tile[quant_bytes(T) + sub_bytes(T) * (lane_index() / 4 + 8 * (i % 2)) + 8 * part + group];
+                else scale = scales.scale(i % 2, part, group);
                 if constexpr (BY_DIGITS) {
                     low[s][i] = a[s][i] * (u32)(scale & 7);
                     high[s][i] = a[s][i] * (u32)(scale >> 3);
                 } else {
-                    // Two weights at a time, 128 too large each, which the scale's share takes away; what it adds keeps the lower
-                    // product from borrowing.
-                    u32 share = (u32)scale * (0u - 0x00800080u) + 0x80008000u, word = a[s][i] ^ 0x80808080u;
+                    // What they are too large by the scale's share takes away; what it adds keeps the lower product from borrowing.
+                    u32 share = (u32)scale * (0u - 0x00800080u) + 0x80008000u, word = ARE_TURNED ? a[s][i] : a[s][i] ^ 0x80808080u;
                     u32 even = (word & 0x00ff00ffu) * (u32)scale + share;
                     u32 odd = odd_bytes(word, 0) * (u32)scale + share;
                     low[s][i] = even_bytes(even, odd);
@@ -95,11 +99,23 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
 #pragma unroll
     for (u32 part = 0; part < 2; part++) {
         Part<T> quants(tile, part);
+        if constexpr (Planes<T>::ARE_TURNED) {
+            quants.turn();
+            // The compiler would turn all that is made of them instead.
+            settle(quants.pairs.x);
+            settle(quants.pairs.y);
+            settle(quants.pairs.z);
+            settle(quants.pairs.w);
+            if constexpr (has_bits(T)) {
+                settle(quants.bits[0]);
+                settle(quants.bits[1]);
+            }
+        }
 #pragma unroll
         for (u32 u = 0; u < 2; u++) {
             u32 a[2][4], unit = 2 * part + u;
             quants.fragments(u, a);
-            Planes<T> planes(scales, part, u, a);
+            Planes<T> planes(tile, scales, part, u, a);
             GroupColumns b = further(columns, UNIT_BYTES * unit), next = further(b, 2 * CORE_BYTES);
             begin_group();
             if (unit == 0) {

@@ -128,7 +128,7 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     block.q = shared.columns;
     block.rows_seen = &shared.seen;
     attention::find_places(args, block);
-    attention::attend_rows(args, block, false);
+    attention::attend_rows(args, args, block, false);
     sync_group();
     if (is_alone) answer(step, layer, kv_head, split);
     else if (group_thread() == 0) store_release(layer.done + kv_head * layer.num_splits + split, step.waiting.epoch + number);

@@ -25,15 +25,39 @@ struct Tile {
     u32 first_row, split;
     // Rows that share what they see with none before them, and rows that share it with the one before: bits.
     u32 leads, joined;
-    // Rows that see one split: bits.
-    u32 alone;
     // Whether it is a row that goes by its path.
     bool by_path;
 };
 
+DEVICE bool sees_one_split(const AttendArgs& args, const Row& row) {
+    Places splits = splits_of(seen_by(row, args.window, args.causal));
+    return splits.first + 1 == splits.end;
+}
+#if PREPARES
+// Each row is a tile. `rows_seen`: what it sees.
+DEVICE Tile find_tile(const AttendArgs& args, RowSeen* rows_seen) {
+    u32 num_rows = args.end_row - args.first_row;
+    Tile tile = {};
+    tile.first_row = args.first_row + block_x() % num_rows;
+    tile.split = block_x() / num_rows;
+    Row row = args.tables.rows[tile.first_row];
+    if (row.segment == NONE) return tile;
+    Places seen = seen_of_split(row, args.window, args.causal, tile.split);
+    tile.leads = seen.first < seen.end;
+    if (thread_index() == 0) *rows_seen = {seen, args.tickets && sees_one_split(args, row)};
+    return tile;
+}
+DEVICE void take_rows(Block& block, Tile& tile, RowSeen* rows_seen) {
+    tile.leads = 0;
+    block.rows = 1;
+    block.seen = rows_seen->places;
+    block.lead = tile.first_row;
+    block.rows_seen = rows_seen;
+}
+#else
 // The first blocks take single rows that go by their paths, the others tiles of rows that do not. `rows_seen`: what each
 // row of the tile sees of the split.
-DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
+DEVICE Tile find_tile(const AttendArgs& args, RowSeen* rows_seen) {
     Tile tile = {};
     u32 num_rows = args.end_row - args.first_row, path_blocks = num_rows * args.path_splits, x = block_x(), limit = 1;
     tile.by_path = PATHS && x < path_blocks;
@@ -56,8 +80,7 @@ DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
             if (tile.by_path) tile.split = segment.committed_len / SPLIT + x / num_rows;
             seen = seen_of_split(row, args.window, args.causal, tile.split);
             is_taken = seen.first < seen.end && is_in_place(row, segment, tile.split) != tile.by_path;
-            Places splits = splits_of(seen_by(row, args.window, args.causal));
-            is_alone = args.tickets && splits.first + 1 == splits.end;
+            is_alone = args.tickets && sees_one_split(args, row);
         }
     }
     if (tile.by_path) tile.split = shuffle(tile.split, 0);
@@ -66,24 +89,23 @@ DEVICE Tile find_tile(const AttendArgs& args, Places* rows_seen) {
     bool joins = lane > 0 && is_taken && taken_before && segment_before == segment_index;
     tile.joined = ballot(joins);
     tile.leads = ballot(is_taken) & ~tile.joined;
-    tile.alone = ballot(is_alone);
-    if (warp_index() == 0) rows_seen[lane] = seen;
+    if (warp_index() == 0) rows_seen[lane] = {seen, is_alone};
     return tile;
 }
 // The next lead and the rows that follow it.
-DEVICE void take_rows(Block& block, Tile& tile, Places* rows_seen) {
+DEVICE void take_rows(Block& block, Tile& tile, RowSeen* rows_seen) {
     u32 lane = lane_index(), lead = 0;
     while (!(tile.leads >> lead & 1)) lead++;
     tile.leads &= tile.leads - 1;
     block.rows = 1;
     while (lead + block.rows < LANES && tile.joined >> (lead + block.rows) & 1) block.rows++;
-    Places seen = rows_seen[lead + smaller(lane, block.rows - 1)];
+    Places seen = rows_seen[lead + smaller(lane, block.rows - 1)].places;
     block.seen.first = warp_least(seen.first);
     block.seen.end = ~warp_least(~seen.end);
     block.lead = tile.first_row + lead;
-    block.alone = tile.alone >> lead;
     block.rows_seen = rows_seen + lead;
 }
+#endif
 
 // Puts the splits of a row's heads together, MEMBERS at most, where the block's queries were.
 DEVICE void combine_row(const AttendArgs& args, const Block& block, u32 row_index) {
@@ -125,14 +147,14 @@ DEVICE void combine_row(const AttendArgs& args, const Block& block, u32 row_inde
 // Puts those rows of a block together that have no splits left to be done, of those with more than one.
 DEVICE void combine_rows(const AttendArgs& args, const Block& block) {
     SHARED u32 complete;
-    u32 several = ~block.alone & (block.rows < LANES ? (1u << block.rows) - 1 : ~0u);
-    if (several == 0) return;
+    u32 lane = lane_index();
+    bool is_one_of_several = lane < block.rows && !block.rows_seen[lane].is_alone;
+    if (!ballot(is_one_of_several)) return;
     sync_threads();
     if (warp_index() == 0) {
-        u32 lane = lane_index();
         bool is_last = false;
         fence_device();
-        if (several >> lane & 1) {
+        if (is_one_of_several) {
             Places splits = splits_of(seen_by(args.tables.rows[block.lead + lane], args.window, args.causal));
             u32* ticket = args.tickets + (block.lead - args.first_row + lane) * args.num_kv_heads + block.kv_head;
             u32 count = splits.end - splits.first;
@@ -149,12 +171,12 @@ DEVICE void combine_rows(const AttendArgs& args, const Block& block) {
 
 // Asks for the pages of keys and values that the first rows of a tile see, as far as L2: what of them is still to be written
 // is read later.
-DEVICE void prefetch_pages(const AttendArgs& args, const Tile& tile, const Places* rows_seen) {
+DEVICE void prefetch_pages(const AttendArgs& args, const Tile& tile, const RowSeen* rows_seen) {
     u32 first_row = 0, page = lane_index() / 2;
     sync_warp();
     if (tile.leads == 0 || page >= SPLIT / PAGE_TOKENS) return;
     while (!(tile.leads >> first_row & 1)) first_row++;
-    Places seen = rows_seen[first_row];
+    Places seen = rows_seen[first_row].places;
     u32 slot = tile.split * SPLIT + page * PAGE_TOKENS;
     if (slot + PAGE_TOKENS <= seen.first || slot >= seen.end) return;
     Segment segment = args.tables.segments[args.tables.rows[tile.first_row + first_row].segment];
@@ -179,9 +201,16 @@ KERNEL_AHEAD(attend, LaunchArgs, THREADS, 2) {
     DYNAMIC_SHARED(memory);
     // Read by four.
     SHARED Vec4u at[SPLIT / 4];
-    SHARED Places rows_seen[LANES];
+    SHARED RowSeen rows_seen[LANES];
     let_next_start();
+    // A copy, with which the compiler needs fewer registers.
     AttendArgs attend = attend_args(args);
+#if PREPARES
+    // Heads of a row that share the key, the key, and its values.
+    u32 queries = block_y() * GROUP;
+    auto number_of = [&](u32 i) { return i < GROUP ? queries + i : attend.num_heads + block_y(); };
+    Head head(args.prepare, number_of(smaller(warp_index(), (u32)GROUP)));
+#endif
     Tile tile = find_tile(attend, rows_seen);
     if (warp_index() == 0 && !tile.by_path) prefetch_pages(attend, tile, rows_seen);
     if (tile.leads == 0) {
@@ -203,20 +232,23 @@ KERNEL_AHEAD(attend, LaunchArgs, THREADS, 2) {
     };
     next();
 #if PREPARES
-    // Heads of the row that share the key, the key, and its values.
     Row row = attend.tables.rows[tile.first_row];
-    u32 count = GROUP + (row.slot / SPLIT == tile.split), queries = block_y() * GROUP;
-    auto number_of = [&](u32 i) { return i < GROUP ? queries + i : attend.num_heads + block_y(); };
+    u32 count = GROUP + (row.slot / SPLIT == tile.split);
     float* heads = reinterpret_cast<float*>(memory + TILES * 8 * (Q_PITCH > WEIGHT_PITCH ? Q_PITCH : WEIGHT_PITCH));
-    Head head(args.prepare, row, number_of(smaller(warp_index(), (u32)GROUP)));
+    head.take(args.prepare, row);
     wait_for_inputs();
 #pragma unroll 1
     for (u32 i = warp_index(); i < count; i += WARPS) {
-        if (GROUP + 1 > WARPS && i != warp_index()) head = Head(args.prepare, row, number_of(i));
-        head.make_ready(args.prepare, tile.first_row, heads + i * HEAD_DIM, heads + i * HEAD_DIM);
+        if (GROUP + 1 > WARPS && i != warp_index()) {
+            head = Head(args.prepare, number_of(i));
+            head.take(args.prepare, row);
+        }
+        float* values = heads + i * HEAD_DIM;
+        head.make_ready(args.prepare, tile.first_row, values, values);
+        if (i == GROUP) continue;
+        sync_warp();
+        for (u32 quad = lane_index(); quad < HEAD_DIM / 4; quad += LANES) put_query(block, i, quad, reinterpret_cast<const Vec4f*>(values)[quad]);
     }
-    attend.q = heads - ((u64)tile.first_row * attend.num_heads + queries) * HEAD_DIM;
-    attend.q_stride = HEAD_DIM;
     // Others read them, and the key.
     sync_threads();
 #else
@@ -224,8 +256,8 @@ KERNEL_AHEAD(attend, LaunchArgs, THREADS, 2) {
 #endif
 #pragma unroll 1
     for (;;) {
-        attend_rows(attend, attend_args(args), block, PATHS && tile.by_path);
-        if (attend.tickets) combine_rows(attend_args(args), block);
+        attend_rows(attend, block, PATHS && tile.by_path, PREPARES);
+        if (attend.tickets) combine_rows(attend, block);
         if (tile.leads == 0) return;
         next();
     }

@@ -64,6 +64,13 @@ DEVICE void multiply(float (&sums)[N][TILES][4], const u32 (&words)[4][N], const
     }
 }
 
+// What a row sees of a split.
+struct RowSeen {
+    Places places;
+    // It sees no other, and its answers are made here.
+    bool is_alone;
+};
+
 struct Block {
     u32 lead, rows, split, first, kv_head, columns, tiles;
     // What any of its rows sees of the split.
@@ -72,16 +79,25 @@ struct Block {
     u8* weights;  // [columns, WEIGHT_PITCH]: scores in f32, then weights in two f16
     float* run;   // [WARPS, ROW_TILES * 8, RUN]: scores of slots
     u32* at;      // [SPLIT]: value rows of the places
-    Places* rows_seen;
-    // Rows that see no other split, whose answers are made here: bits.
-    u32 alone;
+    const RowSeen* rows_seen;
 };
 
 DEVICE bool is_in_place(const Row& row, const Segment& segment, u32 split) {
     return row.path == NONE || smaller(row.seen_end, (split + 1) * SPLIT) <= segment.committed_len;
 }
 
-// Queries as two halves of f16. A thread has loads of two places under way.
+// Four dims of a column's query as two halves of f16.
+DEVICE void put_query(const Block& block, u32 column, u32 quad, const Vec4f& q) {
+    u8* to = block.q + column * Q_PITCH + quad * 8;
+    u16 high[4] = {f32_to_f16(q.x), f32_to_f16(q.y), f32_to_f16(q.z), f32_to_f16(q.w)};
+    u16 low[4] = {f32_to_f16(q.x - f16_to_f32(high[0])), f32_to_f16(q.y - f16_to_f32(high[1])),
+                  f32_to_f16(q.z - f16_to_f32(high[2])), f32_to_f16(q.w - f16_to_f32(high[3]))};
+    u32* high_to = reinterpret_cast<u32*>(to);
+    u32* low_to = reinterpret_cast<u32*>(to + Q_LOW);
+    high_to[0] = low_halves(high[0], high[1]), high_to[1] = low_halves(high[2], high[3]);
+    low_to[0] = low_halves(low[0], low[1]), low_to[1] = low_halves(low[2], low[3]);
+}
+// All of them. A thread has loads of two places under way.
 DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
     constexpr u32 QUADS = HEAD_DIM / 4;
     u32 count = block.columns * QUADS;
@@ -96,16 +112,7 @@ DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
 #pragma unroll
         for (u32 j = 0; j < 2; j++) {
             u32 i = first + j * THREADS;
-            if (i >= count) continue;
-            const Vec4f& q = loaded[j];
-            u8* to = block.q + i / QUADS * Q_PITCH + i % QUADS * 8;
-            u16 high[4] = {f32_to_f16(q.x), f32_to_f16(q.y), f32_to_f16(q.z), f32_to_f16(q.w)};
-            u16 low[4] = {f32_to_f16(q.x - f16_to_f32(high[0])), f32_to_f16(q.y - f16_to_f32(high[1])),
-                          f32_to_f16(q.z - f16_to_f32(high[2])), f32_to_f16(q.w - f16_to_f32(high[3]))};
-            u32* high_to = reinterpret_cast<u32*>(to);
-            u32* low_to = reinterpret_cast<u32*>(to + Q_LOW);
-            high_to[0] = low_halves(high[0], high[1]), high_to[1] = low_halves(high[2], high[3]);
-            low_to[0] = low_halves(low[0], low[1]), low_to[1] = low_halves(low[2], low[3]);
+            if (i < count) put_query(block, i / QUADS, i % QUADS, loaded[j]);
         }
     }
 }
@@ -233,8 +240,8 @@ DEVICE u64 result_at(const AttendArgs& args, const Block& block, u32 column) {
     return head * args.num_splits + block.split;
 }
 
-// Weighted values of a run of dims; a warp a run. `own`: of the launch, where gates and answers lie.
-DEVICE void mix(const AttendArgs& args, const AttendArgs& own, const Block& block, u32 run) {
+// Weighted values of a run of dims; a warp a run.
+DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
     constexpr u32 DIMS = 2 * DIM_TILES;
     // One tile of columns is waited for, and leaves registers for its gates.
     constexpr bool EARLY_GATES = TILES == 1;
@@ -242,16 +249,16 @@ DEVICE void mix(const AttendArgs& args, const AttendArgs& own, const Block& bloc
     const u16* values = static_cast<const u16*>(args.v);
     const u8* columns = block.weights + g * WEIGHT_PITCH + t * 8;
     float sums[DIM_TILES][TILES][4] = {};
-    auto is_alone = [&](u32 column) { return (block.alone >> column / GROUP & 1) != 0; };
+    auto is_alone = [&](u32 column) { return block.rows_seen[column / GROUP].is_alone; };
     auto answer_of = [&](u32 column) {
-        return ((u64)(block.lead + column / GROUP) * own.num_heads + block.kv_head * GROUP + column % GROUP);
+        return ((u64)(block.lead + column / GROUP) * args.num_heads + block.kv_head * GROUP + column % GROUP);
     };
     float gates[2][DIMS] = {};
     auto load_gates = [&](u32 n) {
 #pragma unroll
         for (u32 c = 0; c < 2; c++) {
             u32 column = n * 8 + t * 2 + c;
-            if (column < block.columns && is_alone(column) && own.gated) load_dims(gates[c], own.q + answer_of(column) * own.q_stride + HEAD_DIM + dim);
+            if (column < block.columns && is_alone(column) && args.gated) load_dims(gates[c], args.q + answer_of(column) * args.q_stride + HEAD_DIM + dim);
         }
     };
     if constexpr (EARLY_GATES) load_gates(0);
@@ -291,8 +298,8 @@ DEVICE void mix(const AttendArgs& args, const AttendArgs& own, const Block& bloc
             }
             float share = reciprocal(*reinterpret_cast<const float*>(block.weights + column * WEIGHT_PITCH + WEIGHT_TOTAL));
 #pragma unroll
-            for (u32 i = 0; i < DIMS; i++) sum[i] = answer(sum[i], share, own.gated, gates[c][i]);
-            store_dims(own.out + answer_of(column) * HEAD_DIM + dim, sum);
+            for (u32 i = 0; i < DIMS; i++) sum[i] = answer(sum[i], share, args.gated, gates[c][i]);
+            store_dims(args.out + answer_of(column) * HEAD_DIM + dim, sum);
         }
     }
 }
@@ -310,16 +317,18 @@ DEVICE void find_places(const AttendArgs& args, const Block& block) {
     }
 }
 
-// All that one block does for rows that share what they see, after `find_places`. `own`: see `mix`.
-DEVICE void attend_rows(const AttendArgs& args, const AttendArgs& own, Block& block, bool by_path) {
+// All that one block does for rows that share what they see, after `find_places`. `are_staged`: their queries are, as halves.
+DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path, bool are_staged) {
     block.columns = block.rows * GROUP;
     block.tiles = (block.columns + 7) / 8;
     // Scores may take the queries' memory, unless they are made run by run.
     block.weights = by_path ? block.q + ROW_TILES * 8 * Q_PITCH : block.q;
     block.run = reinterpret_cast<float*>(block.q + ROW_TILES * 8 * (Q_PITCH + WEIGHT_PITCH));
 
-    stage_queries(args, block);
-    sync_group();
+    if (!are_staged) {
+        stage_queries(args, block);
+        sync_group();
+    }
     if (by_path) {
         score_path(args, block);
     } else {
@@ -336,11 +345,11 @@ DEVICE void attend_rows(const AttendArgs& args, const AttendArgs& own, Block& bl
     sync_group();
     for (u32 c = group_warp(); c < block.columns; c += WARPS) {
         u8* column = block.weights + c * WEIGHT_PITCH;
-        Vec2f sums = weigh(column, block.rows_seen[c / GROUP], block.first);
+        Vec2f sums = weigh(column, block.rows_seen[c / GROUP].places, block.first);
         if (lane_index() > 0) continue;
         *reinterpret_cast<float*>(column + WEIGHT_TOTAL) = sums.y;
-        if (!(block.alone >> c / GROUP & 1)) args.sums[result_at(args, block, c)] = sums;
+        if (!block.rows_seen[c / GROUP].is_alone) args.sums[result_at(args, block, c)] = sums;
     }
     sync_group();
-    for (u32 run = group_warp(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, own, block, run);
+    for (u32 run = group_warp(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
 }

@@ -35,20 +35,19 @@ struct Head {
     u32 head, kv_head, token;
     bool is_key;
     float factors[HEAD_VALUES];
+    // In units of 2^-64, per position; then those of the row's.
+    u64 turns_each[HEAD_PAIRS];
     SinCos turns[HEAD_PAIRS];
     // Where keys and values are kept.
     u64 page;
 
-    DEVICE_MEMBER Head(const PrepareArgs& args, const Row& row, u32 number) {
+    // What all rows have of it.
+    DEVICE_MEMBER Head(const PrepareArgs& args, u32 number) {
         u32 lane = lane_index();
         head = number;
         is_key = head >= args.num_heads;
         kv_head = head - args.num_heads;
-        token = row.slot % PAGE_TOKENS;
-        page = 0;
         const float* gamma = is_key ? args.k_gamma : args.q_gamma;
-        Segment segment = args.tables.segments[row.segment];
-        u64 position = (u64)segment.first_position + row.place;
 #pragma unroll
         for (u32 i = 0; i < HEAD_VALUES; i++) {
             u32 d = lane + i * LANES;
@@ -56,7 +55,19 @@ struct Head {
         }
 #pragma unroll
         for (u32 i = 0; i < HEAD_PAIRS; i++)
-            if (lane + i * LANES < args.pairs) turns[i] = sin_cos(position * args.turns[lane + i * LANES]);
+            if (lane + i * LANES < args.pairs) turns_each[i] = args.turns[lane + i * LANES];
+    }
+    DEVICE_MEMBER void take(const PrepareArgs& args, const Row& row) {
+        u32 lane = lane_index();
+        token = row.slot % PAGE_TOKENS;
+        page = 0;
+        Segment segment = args.tables.segments[row.segment];
+        u64 position = (u64)segment.first_position + row.place;
+#pragma unroll
+        for (u32 i = 0; i < HEAD_PAIRS; i++) {
+            if (i * LANES >= args.pairs) break;
+            if (lane + i * LANES < args.pairs) turns[i] = sin_cos(position * turns_each[i]);
+        }
         if (is_key) page = (u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head;
     }
 

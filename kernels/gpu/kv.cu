@@ -10,13 +10,14 @@ constexpr u32 WARPS = 4;
 KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
     SHARED float heads[WARPS][HEAD_DIM];
     u32 number = block_y() * WARPS + warp_index();
+    Head head(args, smaller(number, args.num_heads + args.num_kv_heads - 1));
     Row row = args.tables.rows[block_x()];
     if (row.segment == NONE || number >= args.num_heads + args.num_kv_heads) {
         wait_for_inputs();
         let_next_start();
         return;
     }
-    Head head(args, row, number);
+    head.take(args, row);
     wait_for_inputs();
     let_next_start();
     head.make_ready(args, block_x(), heads[warp_index()], head.query(args, block_x()));

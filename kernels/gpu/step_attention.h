@@ -20,8 +20,8 @@ struct AttendShared {
     float q[GROUP][HEAD_DIM];
     float key[HEAD_DIM];
     Vec4u at[attention::SPLIT / 4];
-    attention::Places seen;
-    u32 unused[2];
+    attention::RowSeen seen;
+    u32 unused;
     // Queries, then weights.
     u8 columns[TILES * 8 * (attention::Q_PITCH > attention::WEIGHT_PITCH ? attention::Q_PITCH : attention::WEIGHT_PITCH)];
 };
@@ -101,7 +101,7 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
         else if (head == GROUP) keep_key(step, layer, kv_head, shared.key);
         else keep_value(step, layer, kv_head);
     }
-    if (group_thread() == 0) shared.seen = seen;
+    if (group_thread() == 0) shared.seen = {seen, false};
     sync_group();
     attention::AttendArgs args = {};
     // Heads are counted from the first one.
@@ -128,7 +128,7 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
     block.q = shared.columns;
     block.rows_seen = &shared.seen;
     attention::find_places(args, block);
-    attention::attend_rows(args, args, block, false);
+    attention::attend_rows(args, block, false, false);
     sync_group();
     if (is_alone) answer(step, layer, kv_head, split);
     else if (group_thread() == 0) store_release(layer.done + kv_head * layer.num_splits + split, step.waiting.epoch + number);

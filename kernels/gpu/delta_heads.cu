@@ -8,8 +8,12 @@ constexpr u32 THREADS = HEAD_WARPS * LANES;
 // The warp that moves the history of a key head.
 constexpr u32 MOVER = 3;
 
+// Of a row of a state, and of the rows of it that go to memory together. There is room for as many more where that is not too much.
+constexpr u32 PIECES = (DV + 31) / 32 * 8, LINES = 32, SIDES = DV <= 128 ? 2 : 1;
+
 struct Shared {
     Staged<HEAD_WARPS * WARP_COLUMNS> staged[STEPS];
+    Vec4f lines[SIDES][LINES][PIECES];
     float answers[STEPS][DV];
     // Of blocks that read the same history.
     u32 came_before;
@@ -59,6 +63,24 @@ DEVICE void keep_history(const Layer& layer, const Raw& raw, const Part& part, u
         if (at >= part.dim) continue;
 #pragma unroll
         for (u32 i = 0; i < KEPT_ROWS; i++) to[(u64)i * CHANNELS + at] = raw.values.of[j][i + 1];
+    }
+}
+
+// Stores a head's state by whole lines. What a lane has are 16 bytes of each of its rows: stored as they are, each instruction of a warp would be 64 bytes
+// of eight rows, and take the unit that stores some thirty clocks.
+DEVICE void store_by_lines(const State<4>& state, bool active, u32 column, float* to, Shared& shared) {
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        // Eight lanes that write pieces of one column find them in different banks.
+        auto place = [&](u32 row, u32 piece) -> Vec4f& { return shared.lines[i % SIDES][row][piece ^ row / 4 % 8]; };
+        if (SIDES == 1 && i > 0) sync_threads();
+        if (active)
+            for (u32 j = 0; j < 4; j++) place(lane_index() % 8 * 4 + j, column / 4) = together(state.at[i][j]);
+        sync_threads();
+        for (u32 at = thread_index(); at < LINES * (DV / 4); at += THREADS) {
+            u32 row = at / (DV / 4), piece = at % (DV / 4);
+            if (DK % 32 == 0 || i * LINES + row < DK) *reinterpret_cast<Vec4f*>(to + (i * LINES + row) * DV + 4 * piece) = place(row, piece);
+        }
     }
 }
 
@@ -132,7 +154,7 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
         if (normed_step() < count) norm_head(norm, sources.item, load_factors(shared.answers[normed_step()]), gamma, gates);
     }
     if (!segment.advance) return;
-    if (active) store_state(state, committed + column);
+    store_by_lines(state, active, column, committed, shared);
     if constexpr (ONE) {
         // Of the history of value heads each is one block's.
         if (warp == 2 || (warp < 2 && shared.came_before + 1 == shares)) keep_history(layer, raw, part, index);

@@ -30,6 +30,8 @@ use crate::gpu::tables::{MAX_SAVED_LEVELS, SegmentEntry, levels_of};
 const ALONE_PERCENT: u32 = 55;
 /// Rows of a segment up to which a block walks with a whole head.
 const SHORT_WALK: u32 = 8;
+/// Shared memory through which a whole head's state is stored, at most.
+const LINES_BYTES: u32 = 32 << 10;
 /// The largest value head that a block's threads can hold.
 const MOST_V_DIM: usize = 256;
 /// Shared memory that walking blocks use besides saved levels, rounded up.
@@ -109,7 +111,7 @@ impl GpuDevice {
             let launch = Launch {
                 grid: [shape.num_v_heads as u32, segments.len() as u32, 1],
                 threads: head_threads(&shape),
-                shared_bytes: self.alone_bytes(is_alone),
+                shared_bytes: self.alone_bytes(is_alone).saturating_sub(LINES_BYTES),
             };
             let name = match segments.iter().all(|segment| segment.num_rows < 2) {
                 true => "delta_decode_heads",

@@ -72,8 +72,7 @@ DEVICE void add_split(Mixed& mixed, float weight, float total, Vec4f part) {
     mixed.sum.z = fused_multiply_add(weight, part.z, mixed.sum.z);
     mixed.sum.w = fused_multiply_add(weight, part.w, mixed.sum.w);
 }
-// A dim of an answer from the weighted sum, its part of which is `share`, and its gate where there is one. A sum of -0 counts as 0, as if it had been
-// added to nothing.
+// A dim of an answer: `share` of the weighted sum, and its gate where there is one. A sum of -0 counts as 0, as if it had been added to nothing.
 DEVICE float answer(float sum, float share, u32 gated, float gate) {
     float value = (sum + 0.0f) * share;
     return gated ? value * sigmoid(gate) : value;

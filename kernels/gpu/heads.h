@@ -35,13 +35,13 @@ struct Head {
     u32 head, kv_head, token;
     bool is_key;
     float factors[HEAD_VALUES];
-    // In units of 2^-64, per position; then those of the row's.
+    // Per position in units of 2^-64, and then the row's.
     u64 turns_each[HEAD_PAIRS];
     SinCos turns[HEAD_PAIRS];
     // Where keys and values are kept.
     u64 page;
 
-    // What all rows have of it.
+    // What no row changes of it.
     DEVICE_MEMBER Head(const PrepareArgs& args, u32 number) {
         u32 lane = lane_index();
         head = number;

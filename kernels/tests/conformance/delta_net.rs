@@ -59,6 +59,14 @@ const SHAPES: &[DeltaNetShape] = &[
         conv_taps: 4,
     },
 ];
+/// The largest value head there may be.
+const LARGEST: DeltaNetShape = DeltaNetShape {
+    num_k_heads: 1,
+    num_v_heads: 1,
+    k_dim: 64,
+    v_dim: 256,
+    conv_taps: 4,
+};
 
 fn model(shape: DeltaNetShape, noise: &mut Noise) -> DeltaModel {
     let heads = shape.num_v_heads;
@@ -268,7 +276,7 @@ fn chains_trees_and_commits_agree_with_plain_loops_and_between_instruction_sets(
 #[test]
 fn a_node_and_the_states_have_the_same_bits_on_every_way() {
     for device in devices().iter().map(AsRef::as_ref) {
-        for &shape in SHAPES {
+        for &shape in SHAPES.iter().chain([&LARGEST]) {
             let mut noise = Noise(31);
             let model = model(shape, &mut noise);
             let prompt = rows(shape, 6, &mut noise);

@@ -19,6 +19,25 @@ DEVICE void end_turns() {
         if (warp_index() / 4 == 0) wait_for_turn();
 }
 
+// Turns the top bits of signed quants, which makes their bytes unsigned and 128 too large: a few words in place of all that `fragments` makes of them,
+// which the compiler would turn instead if they were not settled.
+template <u32 T> DEVICE void turn(Part<T>& quants) {
+    static_assert(is_signed(T) && (bits_of(T) == 6 || bits_of(T) == 3), "types whose top bits are a plane's");
+    auto turn_bits = [](u32& word, u32 bits) {
+        word ^= bits;
+        settle(word);
+    };
+    if constexpr (bits_of(T) == 6) {
+        constexpr u32 OF_PAIRS = 0xaaaaaaaau;
+        turn_bits(quants.pairs.x, OF_PAIRS);
+        turn_bits(quants.pairs.y, OF_PAIRS);
+        turn_bits(quants.pairs.z, OF_PAIRS);
+        turn_bits(quants.pairs.w, OF_PAIRS);
+    } else {
+        for (u32 i = 0; i < 2; i++) turn_bits(quants.bits[i], ~0u);
+    }
+}
+
 template <u32 T> struct Planes {
     static constexpr bool BY_DIGITS = has_min(T);
     // The high bytes count so many low ones.
@@ -99,18 +118,7 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
 #pragma unroll
     for (u32 part = 0; part < 2; part++) {
         Part<T> quants(tile, part);
-        if constexpr (Planes<T>::ARE_TURNED) {
-            quants.turn();
-            // The compiler would turn all that is made of them instead.
-            settle(quants.pairs.x);
-            settle(quants.pairs.y);
-            settle(quants.pairs.z);
-            settle(quants.pairs.w);
-            if constexpr (has_bits(T)) {
-                settle(quants.bits[0]);
-                settle(quants.bits[1]);
-            }
-        }
+        if constexpr (Planes<T>::ARE_TURNED) turn(quants);
 #pragma unroll
         for (u32 u = 0; u < 2; u++) {
             u32 a[2][4], unit = 2 * part + u;

@@ -56,20 +56,6 @@ template <u32 T> struct Part {
         }
     }
 
-    // Turns the top bits of signed quants, which makes them unsigned and 128 too large where they are bytes: a few words in place of all that
-    // `fragments` makes of them.
-    DEVICE_MEMBER void turn() {
-        static_assert(is_signed(T) && (bits_of(T) == 6 || bits_of(T) == 3), "");
-        if constexpr (bits_of(T) == 6) {
-            pairs.x ^= 0xaaaaaaaau;
-            pairs.y ^= 0xaaaaaaaau;
-            pairs.z ^= 0xaaaaaaaau;
-            pairs.w ^= 0xaaaaaaaau;
-        } else {
-            for (u32 i = 0; i < HELD; i++) bits[i] = ~bits[i];
-        }
-    }
-
     // Words i of its unit u and sub-unit s, for mma_s8.
     DEVICE_MEMBER void fragments(u32 u, u32 (&a)[2][4]) const {
         if constexpr (bits_of(T) == 8) {

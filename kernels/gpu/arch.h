@@ -236,6 +236,23 @@ DEVICE u32 take_ticket(u32* at, u32 count) {
     return before;
 }
 #endif
+// By a warp, in order with what its lanes have written, and read after it.
+DEVICE u32 take_ticket_of_warp(u32* at, u32 count) {
+    u32 before = 0;
+#if ON_CUDA
+    sync_warp();
+    if (lane_index() == 0) asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(count - 1) : "memory");
+    sync_warp();
+    return shuffle(before, 0);
+#else
+    fence_device();
+    sync_warp();
+    if (lane_index() == 0) before = take_ticket(at, count);
+    before = shuffle(before, 0);
+    fence_device();
+    return before;
+#endif
+}
 
 DEVICE float bits_to_f32(u32 bits) { return __builtin_bit_cast(float, bits); }
 DEVICE u32 f32_to_bits(float x) { return __builtin_bit_cast(u32, x); }

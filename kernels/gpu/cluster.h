@@ -4,7 +4,7 @@
 // written to.
 //
 // An inbox has words that come from blocks of the cluster, counted by a barrier, once: one thread begins it before all that have to do with it
-// meet, and one says how many bytes come; `of_block` is another block's, and `send` puts a value into word `at`.
+// meet, and one says how many bytes come; `of_block` is another block's, and `send` puts a value into word `at`, or two into it and the next.
 #pragma once
 #include "arch.h"
 
@@ -36,6 +36,11 @@ struct Inbox {
         memcpy(words + 4 * at, &value, 4);
         *balance += 4;
         emulation::progress = true;
+    }
+    // Into words `at` and `at + 1`; `at` is even.
+    DEVICE_MEMBER void send(u32 at, float value, float next) const {
+        send(at, value);
+        send(at + 1, next);
     }
     DEVICE_MEMBER void wait_until_full() {
         while (*balance != 0) emulation::yield();
@@ -71,6 +76,10 @@ struct Inbox {
     DEVICE_MEMBER void send(u32 at, float value) const {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
             ::"r"(words + 4 * at), "r"(f32_to_bits(value)), "r"(barrier) : "memory");
+    }
+    DEVICE_MEMBER void send(u32 at, float value, float next) const {
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
+            ::"r"(words + 4 * at), "r"(f32_to_bits(value)), "r"(f32_to_bits(next)), "r"(barrier) : "memory");
     }
     DEVICE_MEMBER void wait_until_full() {
         asm volatile(

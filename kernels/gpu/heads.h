@@ -71,6 +71,11 @@ struct Head {
         if (is_key) page = (u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head;
     }
 
+    // A key and its values to where they are kept.
+    DEVICE_MEMBER void store(const PrepareArgs& args, const float (&key)[HEAD_VALUES], const float (&value)[HEAD_VALUES]) const {
+        store_row<K_TYPE, true>(args.cache_k + page * KeyFormat::PAGE_UNITS, token, key);
+        store_row<V_TYPE, false>(args.cache_v + page * ValueFormat::PAGE_UNITS, token, value);
+    }
     DEVICE_MEMBER float* query(const PrepareArgs& args, u64 row_index) const { return args.q + (row_index * args.num_heads + head) * args.q_stride; }
     // Normed and rotated, to `to` of a query, a key and its values to where they are kept. `x`: room for D in shared memory; it may be
     // `to`.
@@ -112,8 +117,7 @@ struct Head {
         if constexpr (ROTATES_KEYS) rotate(values, false);
         if (is_key) {
             if constexpr (ROTATES_VALUES) rotate(kept, false);
-            store_row<K_TYPE, true>(args.cache_k + page * KeyFormat::PAGE_UNITS, token, values);
-            store_row<V_TYPE, false>(args.cache_v + page * ValueFormat::PAGE_UNITS, token, kept);
+            store(args, values, kept);
             return;
         }
 #pragma unroll

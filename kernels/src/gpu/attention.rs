@@ -5,6 +5,9 @@
 //! rows there are, so a row has the same bits in any company.
 
 mod launches;
+mod row;
+
+use std::sync::atomic::Ordering;
 
 use crate::buffer::Buffer;
 use crate::device::{
@@ -243,6 +246,8 @@ impl GpuDevice {
             types: types_of(args.cache),
         };
         shape.check(args.cache, args.segments);
+        // Relaxed: the thread that drives the device asks.
+        self.appends.store(true, Ordering::Relaxed);
         // Rows follow one another, as where each sees all.
         let staged = self.tables(args.segments, Visibility::All)?;
         let fresh = Fresh {

@@ -54,6 +54,8 @@ pub struct GpuDevice {
     pub(super) one_row: OneRow,
     /// Steps have launches of clusters for single rows, beside which others find places.
     pub(super) has_clusters: AtomicBool,
+    /// Rows' keys and values are stored by other operations than attention.
+    pub(super) appends: AtomicBool,
     /// Angles of rotary embeddings.
     pub(super) turns: TurnTables,
     /// The first thing that went wrong in an operation, which has no way to say so.
@@ -95,6 +97,7 @@ impl GpuDevice {
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
             one_row: OneRow::new(driver.facts()),
             has_clusters: AtomicBool::new(false),
+            appends: AtomicBool::new(false),
             turns: TurnTables::default(),
             fault: Mutex::default(),
             driver,

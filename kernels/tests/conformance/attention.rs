@@ -89,11 +89,22 @@ pub(crate) struct Layer<'a> {
     pub model: &'a AttentionModel,
     pub types: KvTypes,
     pub cache: KvLayer,
+    /// Of a sequence.
+    num_pages: usize,
 }
 
 impl<'a> Layer<'a> {
     pub(crate) fn new(device: &'a dyn Device, model: &'a AttentionModel, types: KvTypes) -> Self {
-        let len = SEQUENCES * PAGES * PAGE_TOKENS * model.num_kv_heads * model.head_dim;
+        Self::with_pages(device, model, types, PAGES)
+    }
+
+    fn with_pages(
+        device: &'a dyn Device,
+        model: &'a AttentionModel,
+        types: KvTypes,
+        num_pages: usize,
+    ) -> Self {
+        let len = SEQUENCES * num_pages * PAGE_TOKENS * model.num_kv_heads * model.head_dim;
         Self {
             device,
             model,
@@ -102,20 +113,22 @@ impl<'a> Layer<'a> {
                 k: device.kv_zeros(len, types.k).expect("memory"),
                 v: device.kv_zeros(len, types.v).expect("memory"),
             },
+            num_pages,
         }
     }
 
     /// Pages of a sequence, interleaved with the others' and in falling order; the same again where it is longer.
-    pub(crate) fn pages(sequence: usize) -> Vec<u32> {
+    pub(crate) fn pages(&self, sequence: usize) -> Vec<u32> {
+        let last = self.num_pages - 1;
         (0..FAR.div_ceil(PAGE_TOKENS) + 1)
-            .map(|i| ((PAGES - 1 - i % PAGES) * SEQUENCES + sequence) as u32)
+            .map(|i| ((last - i % self.num_pages) * SEQUENCES + sequence) as u32)
             .collect()
     }
 
     /// Outputs of all nodes, part by part.
     pub(crate) fn run(&mut self, parts: &[Part<'_>]) -> Vec<f32> {
         let (device, model) = (self.device, self.model);
-        let pages: Vec<_> = parts.iter().map(|p| Self::pages(p.sequence)).collect();
+        let pages: Vec<_> = parts.iter().map(|p| self.pages(p.sequence)).collect();
         let mut first_row = 0;
         let mut segments = Vec::new();
         for (part, pages) in parts.iter().zip(&pages) {
@@ -170,6 +183,7 @@ impl<'a> Layer<'a> {
     /// Rows without queries, after none.
     pub(crate) fn append(&mut self, sequence: usize, rows: &[Row]) {
         let (device, model) = (self.device, self.model);
+        let pages = self.pages(sequence);
         let [mut k, v] = [1, 2].map(|field| {
             let values: Vec<f32> = rows.iter().flat_map(|row| &row[field]).copied().collect();
             upload(device, &values)
@@ -194,7 +208,7 @@ impl<'a> Layer<'a> {
                 parents: &chain(rows.len()),
                 committed_len: 0,
                 first_position: 0,
-                pages: &Self::pages(sequence),
+                pages: &pages,
                 state_index: 0,
                 advance: false,
                 window: None,
@@ -203,13 +217,14 @@ impl<'a> Layer<'a> {
     }
 
     fn commit(&mut self, sequence: usize, committed_len: usize, path: &[usize]) {
+        let pages = self.pages(sequence);
         self.device.kv_commit(KvCommitArgs {
             head_dim: self.model.head_dim,
             layers: vec![KvCommitLayer {
                 num_kv_heads: self.model.num_kv_heads,
                 cache: &mut self.cache,
             }],
-            pages: &Self::pages(sequence),
+            pages: &pages,
             committed_len,
             path,
         });
@@ -397,6 +412,41 @@ fn a_row_has_the_same_bits_beside_a_far_longer_context() {
                 });
                 let what = format!("{case:?}, {kv_type} on {}", device.name());
                 assert!(same_bits(&alone, &beside), "{what}");
+            }
+        }
+    }
+}
+
+/// Rows by themselves, which a GPU may attend to in another way than others: with one split and several, of which the last ends within a page or with it.
+#[test]
+fn a_row_alone_has_the_bits_of_a_chain_whatever_it_sees() {
+    let pages = FAR.div_ceil(PAGE_TOKENS);
+    for device in devices().iter().map(AsRef::as_ref) {
+        for case in [
+            CASES[2],
+            CASES[3],
+            (3, 1, 64, 0, RopeStyle::Neox, false, false),
+        ] {
+            let mut noise = Noise(59);
+            let model = model(case, &mut noise);
+            let next = rows(&model, 2, &mut noise);
+            let types = KvTypes::both(KvType::F16);
+            let mut layer = Layer::with_pages(device, &model, types, pages);
+            let values = noise.values(layer.cache.k.len());
+            device.write(&mut layer.cache.k, 0, &values);
+            device.write(&mut layer.cache.v, 0, &noise.values(values.len()));
+            for seen in [0, 63, 64, 255, 256, 300, 700, 1023, 2500] {
+                let part = |parents, rows| Part {
+                    sequence: 1,
+                    committed_len: seen,
+                    parents,
+                    rows,
+                };
+                let mut chain = layer.run(&[part(&[-1, 0], &next)]);
+                chain.truncate(model.num_heads * model.head_dim);
+                let alone = layer.run(&[part(&[-1], &next[..1])]);
+                let what = format!("{case:?}, {seen} on {}", device.name());
+                assert!(same_bits(&alone, &chain), "{what}");
             }
         }
     }

@@ -50,7 +50,7 @@ fn kept(layer: &Layer<'_>, is_key: bool, sequence: usize, head: usize, slot: usi
         false => (layer.types.v, &layer.cache.v),
     };
     let mut page = vec![0; kv_type.bytes(model.head_dim) * PAGE_TOKENS];
-    let number = Layer::pages(sequence)[slot / PAGE_TOKENS] as usize * model.num_kv_heads + head;
+    let number = layer.pages(sequence)[slot / PAGE_TOKENS] as usize * model.num_kv_heads + head;
     buffer.read_bytes(number * page.len(), &mut page);
     decode(kv_type, is_key, model.head_dim, &page, slot % PAGE_TOKENS)
 }

@@ -16,11 +16,11 @@ pub(super) const THREADS: u32 = 128;
 const COMBINE_THREADS: usize = 256;
 const COMBINE_MEMBERS: usize = 16;
 /// Query heads that a block takes together.
-const MAX_COLUMNS: usize = 8;
+pub(super) const MAX_COLUMNS: usize = 8;
 /// Tiles of eight columns that kernels for matrix units are compiled for.
 const TILES: [usize; 4] = [1, 3, 5, 6];
 /// Shared memory of theirs beside what launches ask for, with some to spare.
-const STATIC_BYTES: usize = 2048;
+pub(super) const STATIC_BYTES: usize = 2048;
 /// The largest head that a block's threads can hold.
 const MAX_HEAD_DIM: usize = 1024;
 /// Rows and layers that one launch moves; see gpu/kv.cu.
@@ -146,7 +146,7 @@ impl Shape {
         }
     }
 
-    fn source(&self, name: &'static str, text: &'static str) -> Source {
+    pub(super) fn source(&self, name: &'static str, text: &'static str) -> Source {
         let number = |kv_type: KvType| (kv_type as u32).to_string();
         Source {
             name,
@@ -356,7 +356,12 @@ impl GpuDevice {
         match tiles {
             Some(tiles) if self.takes_units(shape) => {
                 let rows = (args.end_row - args.first_row) as usize;
-                let tickets = rows * shape.num_kv_heads * size_of::<u32>();
+                let by_clusters = raw.is_some_and(|raw| self.attends_by_clusters(shape, args, raw));
+                let of_row = match by_clusters {
+                    true => shape.head_dim / 16,
+                    false => 1,
+                };
+                let tickets = rows * shape.num_kv_heads * of_row * size_of::<u32>();
                 // Few splits are put together by whoever does the last.
                 let combines = args.num_splits as usize <= COMBINE_MEMBERS;
                 let attend = AttendArgs {
@@ -372,7 +377,18 @@ impl GpuDevice {
                 match raw {
                     Some(&prepare) => {
                         let args = RawAttendArgs { attend, prepare };
-                        self.launch(&source, "attend", launch, &args)?;
+                        match by_clusters {
+                            true => {
+                                let launch = shape.row_launch(&attend);
+                                self.launch(
+                                    &shape.attend_row(prepare.pairs),
+                                    "attend_row",
+                                    launch,
+                                    &args,
+                                )?;
+                            }
+                            false => self.launch(&source, "attend", launch, &args)?,
+                        }
                     }
                     None => self.launch(&source, "attend", launch, &attend)?,
                 }
@@ -440,6 +456,7 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
                 sources.push(shape.combine());
                 sources.extend(TILES.map(|tiles| shape.attend_mma(tiles, true, false)));
                 sources.extend([false, true].map(|raw| shape.attend_mma(TILES[0], false, raw)));
+                sources.push(shape.attend_row(32));
             }
         }
     }

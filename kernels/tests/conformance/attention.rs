@@ -2,7 +2,7 @@
 
 use kernels::{
     AttentionArgs, Device, HeadNorm, KvAppendArgs, KvCommitArgs, KvCommitLayer, KvLayer, KvType,
-    KvTypes, Norm, PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility,
+    KvTypes, Norm, PAGE_TOKENS, RopeArgs, RopeStyle, Segment, Visibility, Window,
 };
 
 use crate::data::{Noise, SameBits, devices, download, relative_error, same_bits, upload, zeros};
@@ -91,6 +91,7 @@ pub(crate) struct Layer<'a> {
     pub cache: KvLayer,
     /// Of a sequence.
     num_pages: usize,
+    window: Option<Window>,
 }
 
 impl<'a> Layer<'a> {
@@ -114,6 +115,7 @@ impl<'a> Layer<'a> {
                 v: device.kv_zeros(len, types.v).expect("memory"),
             },
             num_pages,
+            window: None,
         }
     }
 
@@ -174,7 +176,7 @@ impl<'a> Layer<'a> {
             cache: &mut self.cache,
             segments: &segments,
             visibility: Visibility::Ancestors,
-            window: None,
+            window: self.window,
             out: &mut out,
         });
         download(device, &out)
@@ -417,36 +419,51 @@ fn a_row_has_the_same_bits_beside_a_far_longer_context() {
     }
 }
 
-/// Rows by themselves, which a GPU may attend to in another way than others: with one split and several, of which the last ends within a page or with it.
+/// Rows by themselves, which a GPU may attend to in another way than others: with one split and several, of which the last ends within a page or with it,
+/// through windows, and beside another sequence's.
 #[test]
 fn a_row_alone_has_the_bits_of_a_chain_whatever_it_sees() {
     let pages = FAR.div_ceil(PAGE_TOKENS);
+    let window = Window {
+        tokens: 290,
+        causal: true,
+    };
     for device in devices().iter().map(AsRef::as_ref) {
-        for case in [
-            CASES[2],
-            CASES[3],
-            (3, 1, 64, 0, RopeStyle::Neox, false, false),
+        for (case, window) in [
+            (CASES[2], None),
+            (CASES[3], None),
+            (CASES[3], Some(window)),
+            ((3, 1, 64, 0, RopeStyle::Neox, false, false), None),
         ] {
             let mut noise = Noise(59);
             let model = model(case, &mut noise);
             let next = rows(&model, 2, &mut noise);
             let types = KvTypes::both(KvType::F16);
             let mut layer = Layer::with_pages(device, &model, types, pages);
+            layer.window = window;
             let values = noise.values(layer.cache.k.len());
             device.write(&mut layer.cache.k, 0, &values);
             device.write(&mut layer.cache.v, 0, &noise.values(values.len()));
             for seen in [0, 63, 64, 255, 256, 300, 700, 1023, 2500] {
-                let part = |parents, rows| Part {
-                    sequence: 1,
-                    committed_len: seen,
+                let part = |sequence, committed_len, parents, rows| Part {
+                    sequence,
+                    committed_len,
                     parents,
                     rows,
                 };
-                let mut chain = layer.run(&[part(&[-1, 0], &next)]);
-                chain.truncate(model.num_heads * model.head_dim);
-                let alone = layer.run(&[part(&[-1], &next[..1])]);
-                let what = format!("{case:?}, {seen} on {}", device.name());
-                assert!(same_bits(&alone, &chain), "{what}");
+                let own = part(1, seen, &[-1], &next[..1]);
+                // First, so that its key is not there yet.
+                let alone = layer.run(std::slice::from_ref(&own));
+                let other = part(2, 5, &[-1], &next[1..]);
+                let [mut beside, mut chain] = [
+                    layer.run(&[own, other]),
+                    layer.run(&[part(1, seen, &[-1, 0], &next)]),
+                ];
+                let what = format!("{case:?}, {window:?}, {seen} on {}", device.name());
+                for got in [&mut beside, &mut chain] {
+                    got.truncate(model.num_heads * model.head_dim);
+                    assert!(same_bits(&alone, got), "{what}");
+                }
             }
         }
     }

@@ -375,20 +375,15 @@ impl GpuDevice {
                 let launch = shape.mma_launch(tiles, &attend, raw.is_some());
                 let source = shape.attend_mma(tiles, args.path_splits > 0, raw.is_some());
                 match raw {
+                    Some(&prepare) if by_clusters => {
+                        let (source, launch) =
+                            (shape.attend_row(prepare.pairs), shape.row_launch(&attend));
+                        let args = RawAttendArgs { attend, prepare };
+                        self.launch(&source, "attend_row", launch, &args)?;
+                    }
                     Some(&prepare) => {
                         let args = RawAttendArgs { attend, prepare };
-                        match by_clusters {
-                            true => {
-                                let launch = shape.row_launch(&attend);
-                                self.launch(
-                                    &shape.attend_row(prepare.pairs),
-                                    "attend_row",
-                                    launch,
-                                    &args,
-                                )?;
-                            }
-                            false => self.launch(&source, "attend", launch, &args)?,
-                        }
+                        self.launch(&source, "attend", launch, &args)?;
                     }
                     None => self.launch(&source, "attend", launch, &attend)?,
                 }

@@ -1,8 +1,8 @@
-// What a recorded step reads, from memory of the host: its tables and ids, before all its other launches.
+// What a recorded step reads, from memory of the host: its tables, its ids and the number of its results, before all its other launches.
 #include "far.h"
 
 // Mirrors src/gpu/inbox.rs: words before the parts, and parts.
-constexpr u32 HEAD_WORDS = 16, PARTS = 6;
+constexpr u32 HEAD_WORDS = 16, PARTS = 7;
 constexpr u32 THREADS = 512;
 
 struct InputsArgs {

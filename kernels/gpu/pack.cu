@@ -140,7 +140,10 @@ struct EmbedArgs {
     u32 type, rows, cols, tiles_per_row;
 };
 
-KERNEL(embed, EmbedArgs, 256) {
+// What comes next may read the tables of its step before it waits, and so begins when what brought them, and the ids, has ended.
+KERNEL_AHEAD(embed, EmbedArgs, 256, 1) {
+    wait_for_inputs();
+    let_next_start();
     u32 id = args.ids[block_x()], col = 256 * block_y() + thread_index();
     // An id that no table has is a mistake of the caller's; it must not read what is not there.
     if (id >= args.rows) id = 0;

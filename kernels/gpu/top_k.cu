@@ -21,6 +21,8 @@ struct TopKArgs {
     u32* told;
     // Zero before and after: slices of each row that are done, and rows. [N + 1]
     u32* tickets;
+    // Where `number` is, if that is not known yet.
+    const u32* number_at;
     u32 number, num_rows, vocab_size, k, num_slices, per_slice;
 };
 
@@ -29,7 +31,7 @@ DEVICE void tell(const TopKArgs& args) {
     fence_far();
     if (take_ticket(args.tickets + args.num_rows, args.num_rows) + 1 < args.num_rows) return;
     fence_far();
-    store_release_far(args.told, args.number);
+    store_release_far(args.told, args.number_at ? *args.number_at : args.number);
 }
 
 // Of all threads. `side`: another in each of two calls that follow one another.

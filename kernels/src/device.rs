@@ -155,6 +155,12 @@ pub trait Device: Send + Sync {
     /// See [`KvAppendArgs`].
     fn kv_append(&self, args: KvAppendArgs<'_>);
 
+    /// In a step: the best id of one row of logits is what [`Device::top_k`] is asked for as soon as the step has been. A device may
+    /// look for it as a part of the step.
+    fn seek_best(&self, logits: &Buffer, vocab_size: usize) {
+        let _ = (logits, vocab_size);
+    }
+
     /// See [`TopKArgs`].
     fn top_k(&self, args: TopKArgs<'_>);
 

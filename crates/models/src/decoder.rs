@@ -245,11 +245,18 @@ impl Decoder {
         // A row by itself is all that logits can be wanted of: then they are part of the step.
         let own_head = head.as_ref().filter(|_| num_rows == 1 && plan.is_read());
         let has_logits = own_head.is_some();
+        let seeks_best = has_logits && !plan.best_rows.is_empty();
         let step = Step {
             tokens: &plan.tokens,
             segments: &segments,
             visibility: Visibility::Ancestors,
-            variant: &(self.instance, verifies, capture_layers, has_logits),
+            variant: &(
+                self.instance,
+                verifies,
+                capture_layers,
+                has_logits,
+                seeks_best,
+            ),
         };
         device.step(&step, &mut || {
             if let Some(embedding) = embedding {
@@ -291,6 +298,9 @@ impl Decoder {
             if let Some(head) = own_head {
                 let embedding = embedding.as_ref();
                 head.logits(device, config, embedding, (&s.h, 1), &mut s.logits);
+            }
+            if seeks_best {
+                device.seek_best(&s.logits, config.vocab_size);
             }
         });
         if self.head.is_none() {

@@ -44,6 +44,7 @@ pub(crate) struct Cuda {
     /// Whether the last thing in the stream is a kernel: only then may the next one begin before it has ended. Kernels read
     /// tables before they wait for anything, and those come by copies.
     follows_kernel: AtomicBool,
+    is_settled: AtomicBool,
     state: Mutex<State>,
     // After the rest, which lives in it.
     context: Context,
@@ -103,6 +104,7 @@ impl Cuda {
             budget: Budget::default(),
             is_recording: AtomicBool::new(false),
             follows_kernel: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
             state,
             context,
         })
@@ -410,7 +412,9 @@ impl Driver for Cuda {
         if !self.is_usable() {
             return;
         }
-        let overlaps = self.overlaps_kernels && self.follows_kernel.swap(true, Ordering::Relaxed);
+        let follows_kernel = self.follows_kernel.swap(true, Ordering::Relaxed);
+        let is_settled = self.is_settled.swap(false, Ordering::Relaxed);
+        let overlaps = self.overlaps_kernels && follows_kernel && !is_settled;
         // Kernels wait for what they read themselves: `wait_for_inputs` of gpu/arch.h.
         let overlap = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -447,7 +451,11 @@ impl Driver for Cuda {
     }
 
     fn settle(&self) {
-        self.put_no_kernel();
+        self.is_settled.store(true, Ordering::Relaxed);
+    }
+
+    fn unsettle(&self) {
+        self.is_settled.store(false, Ordering::Relaxed);
     }
 
     fn begin_capture(&self) -> bool {

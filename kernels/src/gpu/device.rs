@@ -21,12 +21,13 @@ use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::hip::HipDriver;
 use crate::gpu::inputs::Inputs;
+use crate::gpu::megakernel::Logits;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::one_row::OneRow;
 use crate::gpu::rope::TurnTables;
 use crate::gpu::scratch::{Scratch, ScratchMemory};
-use crate::gpu::steps::{Next, Recorded, Shape, Steps};
+use crate::gpu::steps::{Next, Recorded, Recording, Shape, Steps};
 use crate::gpu::tables::HostTables;
 use crate::gpu::top_k::Results;
 use crate::kv::KvType;
@@ -145,15 +146,11 @@ impl GpuDevice {
         let shape = Shape::of(step, most_seen);
         // Not in the match, which would hold the lock to its end.
         let next = shape.as_ref().map(|shape| self.steps().next(shape, moves));
-        if let Some(Next::Replay(graph, Some(launch))) = next {
-            return self.run_either(step, tables, graph, &launch);
+        if let Some(Next::Replay(recording)) = next {
+            return self.run_either(step, tables, &recording);
         }
         self.one_row.end();
         match (next, shape) {
-            (Some(Next::Replay(graph, None)), _) => {
-                self.put_inputs(tables, step.tokens)?;
-                self.replay(graph);
-            }
             (Some(Next::Record), Some(shape)) => {
                 self.record(step, shape, most_seen, tables, work)?;
             }
@@ -175,20 +172,33 @@ impl GpuDevice {
         work: &mut dyn FnMut(),
     ) -> Result<(), DeviceError> {
         let moves = self.moves.load(Ordering::Relaxed);
-        self.put_inputs(tables.clone(), step.tokens)?;
+        let number = self.put_inputs(tables.clone(), step.tokens)?;
+        let mut best_of = None;
         let recorded = self.driver.begin_capture().then(|| {
             self.note(self.take_inputs());
             work();
+            best_of = self.one_row.sought();
+            if let Some(logits) = best_of {
+                self.note(self.look_for_best(logits));
+            }
             self.driver.end_capture()
         });
         match recorded {
-            // An operation of it failed: nothing of it runs, and `finish` says why.
-            Some(Ok(graph)) if self.fault().is_some() => self.driver.drop_graph(graph),
+            // An operation of it failed: nothing of it runs, and `finish` says why. Or memory moved on the way: launches before point to
+            // where it was.
+            Some(Ok(graph))
+                if self.fault().is_some() || self.moves.load(Ordering::Relaxed) != moves =>
+            {
+                self.driver.drop_graph(graph);
+            }
             Some(Ok(graph)) => {
-                let launch = self.one_launch(step, most_seen, work);
-                self.steps()
-                    .put(&shape, moves, Recorded::Graph(graph, launch));
-                self.replay(graph);
+                let recording = Recording {
+                    graph,
+                    best_of,
+                    launch: self.one_launch(step, most_seen, work),
+                };
+                self.replay(&recording, number);
+                self.steps().put(&shape, moves, Recorded::Graph(recording));
                 return Ok(());
             }
             Some(Err(error)) => {
@@ -430,6 +440,15 @@ impl Device for GpuDevice {
             return;
         }
         self.note(self.kv_append_op(args));
+    }
+
+    fn seek_best(&self, logits: &Buffer, vocab_size: usize) {
+        if self.tell(|_| ()) {
+            return;
+        }
+        let at = logits.on_gpu().memory.ptr();
+        let len = vocab_size;
+        self.one_row.set_sought(Logits { at, len }, None);
     }
 
     fn top_k(&self, args: TopKArgs<'_>) {

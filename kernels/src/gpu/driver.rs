@@ -199,6 +199,9 @@ pub(crate) trait Driver: Sharing + Send + Sync + fmt::Debug {
     /// What is launched next begins when all before has ended: it may read before it waits what that writes.
     fn settle(&self) {}
 
+    /// Takes `settle` back: what is launched next waits before it reads anything, and then lets begin what follows it.
+    fn unsettle(&self) {}
+
     /// From here to `end_capture`, what is asked is recorded and not done. False where the runtime has no graphs. Modules
     /// may be loaded meanwhile and memory given back, which is put off.
     fn begin_capture(&self) -> bool;

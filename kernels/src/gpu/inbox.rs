@@ -9,8 +9,8 @@ use crate::error::DeviceError;
 use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
 use crate::gpu::words::Words;
 
-/// Tables of a step, and its ids.
-pub(super) const PARTS: usize = 6;
+/// Tables of a step, its ids, and the number of its results.
+pub(super) const PARTS: usize = 7;
 /// Words before the parts: the step's number, and of each part where in it its words go and how many there are.
 const HEAD_WORDS: usize = 16;
 /// Words that are read whatever there is.

@@ -1,4 +1,5 @@
-//! What a step reads, its tables and ids: copied to the device, or put where a recorded step takes them itself.
+//! What a step reads, its tables and ids: copied to the device, or put where a recorded step takes them itself, with the number of its
+//! results.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::device::{Segment, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
-use crate::gpu::driver::{DevicePtr, Driver, Graph};
+use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::inbox::{self, Inbox, Part};
 use crate::gpu::memory::DeviceMemory;
+use crate::gpu::steps::Recording;
 use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 
 /// Those of the running step, or of the one that is next.
@@ -16,6 +18,8 @@ use crate::gpu::tables::{DeviceTables, HostTables, TablePtrs};
 pub(super) struct Inputs {
     tables: Mutex<DeviceTables>,
     ids: Mutex<DeviceIds>,
+    /// Of the results of a recorded step, one word.
+    number: DeviceMemory,
     inbox: Mutex<Inbox>,
 }
 
@@ -27,6 +31,7 @@ impl Inputs {
                 memory: DeviceMemory::new(driver, 0)?,
                 host: Vec::new(),
             }),
+            number: DeviceMemory::new(driver, size_of::<u32>())?,
             inbox: Mutex::default(),
         })
     }
@@ -124,7 +129,7 @@ impl GpuDevice {
         if self.inbox().reserve(&self.driver, words)? {
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(())
+        self.reserve_best()
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
@@ -141,13 +146,14 @@ impl GpuDevice {
         Ok(())
     }
 
-    /// Puts what a step reads where `replay` finds it, when the one before has taken its own.
-    pub(super) fn put_inputs(&self, tables: HostTables, ids: &[u32]) -> Result<(), DeviceError> {
+    /// Puts what a step reads where `replay` finds it, when the one before has taken its own. Gives the number of its results.
+    pub(super) fn put_inputs(&self, tables: HostTables, ids: &[u32]) -> Result<u32, DeviceError> {
         self.wait_until("what takes a step's inputs", || self.inbox().is_free())?;
         let mut staged = self.staged();
         let [rows, segments, pages, paths, steps] = tables.words();
         // Of the pages, which may be many, those that are not there yet.
         let known = staged.known_pages(&tables);
+        let number = self.next_results();
         let whole = |words| Part { first: 0, words };
         self.inbox().put([
             whole(rows),
@@ -159,10 +165,11 @@ impl GpuDevice {
             whole(paths),
             whole(steps),
             whole(ids),
+            whole(&[number]),
         ]);
         ids.clone_into(&mut self.reserve_ids(ids.len())?.host);
         staged.hold(tables);
-        Ok(())
+        Ok(number)
     }
 
     /// In a recording: what was put comes to the device.
@@ -175,20 +182,29 @@ impl GpuDevice {
             steps,
         } = self.staged().ptrs();
         let ids = self.reserve_ids(0)?.memory.ptr();
+        let number = self.number_of_results();
         let args = self
             .inbox()
-            .args([rows, segments, pages, paths, steps, ids]);
+            .args([rows, segments, pages, paths, steps, ids, number]);
         self.launch(&inbox::source(), "take_inputs", inbox::LAUNCH, &args)?;
         // Kernels read tables before they wait for anything.
         self.driver.settle();
         Ok(())
     }
 
-    /// Runs a recording of this memory, with the inputs that were put.
-    pub(super) fn replay(&self, graph: Graph) {
+    /// Where the number of its results is for a recorded step.
+    pub(super) fn number_of_results(&self) -> DevicePtr {
+        self.inputs.number.ptr()
+    }
+
+    /// Runs a recording of this memory, with the inputs that were put; `number`: of its results.
+    pub(super) fn replay(&self, recording: &Recording, number: u32) {
         self.inbox().ask();
         // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
-        unsafe { self.driver.launch_graph(graph) };
+        unsafe { self.driver.launch_graph(recording.graph) };
+        if let Some(logits) = recording.best_of {
+            self.one_row.set_sought(logits, Some(number));
+        }
     }
 
     /// Inputs that were put will not be taken.

@@ -9,12 +9,12 @@ use crate::decode_path::DecodePath;
 use crate::device::{Step, TopKArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Graph};
+use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver};
 use crate::gpu::megakernel::{
     Choice, Logits, Manner, Program, Recorder, Remembered, StuckFlag, Way, block_warps,
 };
 use crate::gpu::places;
-use crate::gpu::steps::{OneLaunch, seen_bucket};
+use crate::gpu::steps::{OneLaunch, Recording, seen_bucket};
 use crate::gpu::tables::HostTables;
 
 /// How long a launch waits to be asked for the next token, where that is likely: longer than it takes to send the last one on its way
@@ -30,6 +30,7 @@ pub(super) struct OneRow {
     stuck: OnceLock<StuckFlag>,
     remembered: Remembered,
     last: Mutex<Option<LastStep>>,
+    sought: Mutex<Option<Sought>>,
     /// The device has told what came of all that it was asked.
     is_done: AtomicBool,
     /// Steps that went as one launch, or as a part of one.
@@ -44,6 +45,14 @@ struct LastStep {
     number: u32,
     /// Its best id was asked for: then its launch is done with it, and the same is likely of the next step.
     is_told: bool,
+}
+
+/// Logits whose best id the step looks for.
+#[derive(Clone, Copy, Debug)]
+struct Sought {
+    logits: Logits,
+    /// Of the results with it, where they are on their way.
+    number: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +86,7 @@ impl OneRow {
             stuck: OnceLock::new(),
             remembered: Remembered::new(places::kernel_cache()),
             last: Mutex::default(),
+            sought: Mutex::default(),
             is_done: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             launches: AtomicU64::new(0),
@@ -106,6 +116,19 @@ impl OneRow {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_sought(&self) -> MutexGuard<'_, Option<Sought>> {
+        self.sought.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The step's logits whose best id is to be looked for.
+    pub fn sought(&self) -> Option<Logits> {
+        self.lock_sought().map(|sought| sought.logits)
+    }
+
+    pub fn set_sought(&self, logits: Logits, number: Option<u32>) {
+        *self.lock_sought() = Some(Sought { logits, number });
+    }
+
     /// Whether the device has done the last step, and was asked for nothing since.
     pub fn is_done(&self) -> bool {
         self.is_done.load(Ordering::Relaxed)
@@ -119,6 +142,7 @@ impl OneRow {
     /// Something else is asked of the device: a launch that waits for another token need not.
     pub fn end(&self) {
         self.is_done.store(false, Ordering::Relaxed);
+        *self.lock_sought() = None;
         if let Some(last) = self.last().take() {
             last.launch.program.dismiss();
         }
@@ -195,14 +219,29 @@ impl GpuDevice {
         }
     }
 
-    /// Runs a step in the way that is chosen, or times the one that is to be tried.
+    /// Repeats a recorded step.
+    fn run_graph(
+        &self,
+        step: &Step<'_>,
+        tables: HostTables,
+        recording: &Recording,
+    ) -> Result<(), DeviceError> {
+        self.one_row.end();
+        let number = self.put_inputs(tables, step.tokens)?;
+        self.replay(recording, number);
+        Ok(())
+    }
+
+    /// Runs a recorded step in the way that is chosen, or times the one that is to be tried.
     pub(super) fn run_either(
         &self,
         step: &Step<'_>,
         tables: HostTables,
-        graph: Graph,
-        launch: &Arc<OneLaunch>,
+        recording: &Recording,
     ) -> Result<(), DeviceError> {
+        let Some(launch) = &recording.launch else {
+            return self.run_graph(step, tables, recording);
+        };
         let choice = || launch.choice.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut way, is_timed) = choice().next();
         if is_timed {
@@ -220,9 +259,7 @@ impl GpuDevice {
             way = Way::Graph;
         }
         if way == Way::Graph {
-            self.one_row.end();
-            self.put_inputs(tables, step.tokens)?;
-            self.replay(graph);
+            self.run_graph(step, tables, recording)?;
         }
         if is_timed {
             self.driver.synchronize()?;
@@ -267,6 +304,7 @@ impl GpuDevice {
         let launches = u64::from(is_launch);
         self.one_row.launches.fetch_add(launches, Ordering::Relaxed);
         self.one_row.is_done.store(false, Ordering::Relaxed);
+        *self.one_row.lock_sought() = None;
         *last = Some(LastStep {
             launch: Arc::clone(launch),
             number,
@@ -275,16 +313,25 @@ impl GpuDevice {
         Ok(())
     }
 
-    /// The best id of the last step's logits, where it is that which is wanted and the step's launch tells it.
+    /// The best id of the last step's logits, where it is that which is wanted and the step tells it.
     pub(super) fn best_of_step(&self, args: &TopKArgs<'_>) -> Result<Option<u32>, DeviceError> {
         let wanted = Logits {
             at: args.logits.on_gpu().memory.ptr(),
             len: args.vocab_size,
         };
         let mut last = self.one_row.last();
-        let is_it = args.num_rows == 1 && args.k == 1 && args.log_probs.is_none();
+        let is_it =
+            args.num_rows == 1 && args.k == 1 && args.log_probs.is_none() && args.values.is_none();
+        if !is_it {
+            return Ok(None);
+        }
+        let sought = *self.one_row.lock_sought();
+        let sought = sought.filter(|sought| sought.logits == wanted);
+        if let Some(number) = sought.and_then(|sought| sought.number) {
+            return self.best_of_results(number).map(Some);
+        }
         match &mut *last {
-            Some(last) if is_it && last.launch.program.logits == Some(wanted) => {
+            Some(last) if last.launch.program.logits == Some(wanted) => {
                 let best = last.launch.program.best(self, last.number)?;
                 last.is_told = true;
                 self.one_row.set_done();

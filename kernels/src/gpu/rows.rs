@@ -136,6 +136,7 @@ impl GpuDevice {
             cols: table.cols as u32,
             tiles_per_row: table.tiles_per_row() as u32,
         };
+        self.driver.unsettle();
         self.launch(&pack_source(), "embed", launch, &args)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::{Step, Visibility};
 use crate::gpu::driver::{Driver, Graph};
-use crate::gpu::megakernel::{Choice, Program};
+use crate::gpu::megakernel::{Choice, Logits, Program};
 
 /// Steps of more rows take so long that their launches do not show.
 pub(super) const MAX_ROWS: usize = 160;
@@ -49,7 +49,7 @@ pub(super) enum Next {
     /// Its first time: memory that it needs is allocated on the way.
     Run,
     Record,
-    Replay(Graph, Option<Arc<OneLaunch>>),
+    Replay(Recording),
 }
 
 /// A step that may also go as one launch.
@@ -59,17 +59,26 @@ pub(super) struct OneLaunch {
     pub choice: Mutex<Choice>,
 }
 
+/// A step's launches.
+#[derive(Clone, Debug)]
+pub(super) struct Recording {
+    pub graph: Graph,
+    /// The last of them looks for the best id of these logits.
+    pub best_of: Option<Logits>,
+    pub launch: Option<Arc<OneLaunch>>,
+}
+
 /// What there is of a step that came before.
 #[derive(Clone, Debug)]
 pub(super) enum Recorded {
     NotYet,
-    Graph(Graph, Option<Arc<OneLaunch>>),
+    Graph(Recording),
     /// The driver refused: it is run as the first time.
     Never,
 }
 
 #[derive(Debug)]
-struct Recording {
+struct Known {
     recorded: Recorded,
     /// State of memory that it was made in.
     memory: u64,
@@ -80,7 +89,7 @@ struct Recording {
 #[derive(Debug)]
 pub(super) struct Steps {
     driver: Arc<dyn Driver>,
-    recordings: HashMap<Shape, Recording>,
+    known: HashMap<Shape, Known>,
     clock: u64,
 }
 
@@ -88,7 +97,7 @@ impl Steps {
     pub(super) fn new(driver: Arc<dyn Driver>) -> Self {
         Self {
             driver,
-            recordings: HashMap::new(),
+            known: HashMap::new(),
             clock: 0,
         }
     }
@@ -97,12 +106,12 @@ impl Steps {
     pub(super) fn next(&mut self, shape: &Shape, memory: u64) -> Next {
         self.clock += 1;
         let now = self.clock;
-        match self.recordings.get_mut(shape) {
+        match self.known.get_mut(shape) {
             Some(known) if known.memory == memory => {
                 known.last_used = now;
                 match &known.recorded {
                     Recorded::NotYet => Next::Record,
-                    Recorded::Graph(graph, launch) => Next::Replay(*graph, launch.clone()),
+                    Recorded::Graph(recording) => Next::Replay(recording.clone()),
                     Recorded::Never => Next::Run,
                 }
             }
@@ -115,34 +124,34 @@ impl Steps {
 
     /// Keeps what there is of a step, and lets the one go that was used longest ago.
     pub(super) fn put(&mut self, shape: &Shape, memory: u64, recorded: Recorded) {
-        let recording = Recording {
+        let known = Known {
             recorded,
             memory,
             last_used: self.clock,
         };
-        let old = self.recordings.insert(shape.clone(), recording);
+        let old = self.known.insert(shape.clone(), known);
         self.forget(old);
-        if self.recordings.len() > MAX_RECORDINGS {
+        if self.known.len() > MAX_RECORDINGS {
             let oldest = self
-                .recordings
+                .known
                 .iter()
                 .min_by_key(|(_, known)| known.last_used)
                 .map(|(shape, _)| shape.clone());
-            let oldest = oldest.and_then(|shape| self.recordings.remove(&shape));
+            let oldest = oldest.and_then(|shape| self.known.remove(&shape));
             self.forget(oldest);
         }
     }
 
     /// Forgets all recordings.
     pub(super) fn clear(&mut self) {
-        for (_, recording) in std::mem::take(&mut self.recordings) {
-            self.forget(Some(recording));
+        for (_, known) in std::mem::take(&mut self.known) {
+            self.forget(Some(known));
         }
     }
 
-    fn forget(&self, recording: Option<Recording>) {
-        if let Some(Recorded::Graph(graph, _)) = recording.map(|known| known.recorded) {
-            self.driver.drop_graph(graph);
+    fn forget(&self, known: Option<Known>) {
+        if let Some(Recorded::Graph(recording)) = known.map(|known| known.recorded) {
+            self.driver.drop_graph(recording.graph);
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::device::TopKArgs;
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
+use crate::gpu::megakernel::Logits;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::words::Words;
 
@@ -28,6 +29,7 @@ struct KernelArgs {
     values: DevicePtr,
     told: DevicePtr,
     tickets: DevicePtr,
+    number_at: DevicePtr,
     number: u32,
     num_rows: u32,
     vocab_size: u32,
@@ -47,6 +49,14 @@ fn source() -> Source {
 /// All that this module launches; see [`crate::gpu::sources`].
 pub(super) fn sources() -> Vec<Source> {
     vec![source()]
+}
+
+/// The number of a search's results.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Known(u32),
+    /// On the device.
+    At(DevicePtr),
 }
 
 /// Where results are put, in memory of the host: of one call at a time.
@@ -71,24 +81,39 @@ impl Results {
 }
 
 impl Told {
-    /// Room for another call's, and the call's number.
-    fn next(&mut self, driver: &Arc<dyn Driver>, len: usize) -> Result<(&Words, u32), DeviceError> {
+    /// Room for so many results. Whether it moved for it.
+    fn reserve(&mut self, driver: &Arc<dyn Driver>, len: usize) -> Result<bool, DeviceError> {
         let words = TOLD_WORDS + len;
-        let known = self.words.take().filter(|known| known.len() >= words);
-        let there = match known {
-            Some(known) => known,
-            None => {
-                // Results of a call that failed may be on their way still.
-                driver.synchronize()?;
-                self.number = 0;
-                Words::zeros(driver, words.next_power_of_two())?
-            }
+        if self
+            .words
+            .as_ref()
+            .is_some_and(|known| known.len() >= words)
+        {
+            return Ok(false);
+        }
+        // Results of a call that failed may be on their way still.
+        driver.synchronize()?;
+        *self = Self {
+            words: Some(Words::zeros(driver, words.next_power_of_two())?),
+            number: 0,
         };
+        Ok(true)
+    }
+
+    /// The number of another call's.
+    fn next(&mut self) -> u32 {
         // Zero is what memory begins with.
         self.number = self.number.wrapping_add(1).max(1);
-        Ok((self.words.insert(there), self.number))
+        self.number
+    }
+
+    fn words(&self) -> &Words {
+        self.words.as_ref().expect("room was made before")
     }
 }
+
+/// Of one row's best id alone.
+const BEST_LEN: usize = 1;
 
 fn check(what: &str, got: usize, expected: usize) {
     assert!(
@@ -117,31 +142,62 @@ impl GpuDevice {
         }
         // One of a row alone needs no sums.
         let is_best = k == 1 && args.log_probs.is_none() && args.values.is_none();
+        self.reserve_results(3 * rows * k)?;
+        let number = self.next_results();
+        let logits = Logits {
+            at: args.logits.on_gpu().memory.ptr(),
+            len: args.vocab_size,
+        };
+        self.look_for(logits, (rows, k), is_best, Number::Known(number))?;
+        let results = self.told(number, if is_best { rows } else { 3 * rows * k })?;
+        let (ids, of_ids) = results.split_at(rows * k);
+        args.ids[..rows * k].copy_from_slice(ids);
+        let of_ids = of_ids.chunks_exact(rows * k);
+        for (wanted, of_ids) in [args.log_probs, args.values].into_iter().zip(of_ids) {
+            for (to, bits) in wanted.into_iter().flatten().zip(of_ids) {
+                *to = f32::from_bits(*bits);
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches the search for the `k` likeliest ids of rows of logits, and for the best one only where `is_best`.
+    fn look_for(
+        &self,
+        logits: Logits,
+        (rows, k): (usize, usize),
+        is_best: bool,
+        number: Number,
+    ) -> Result<(), DeviceError> {
         let (best_kernel, slice) = match (is_best, rows) {
             (true, 2..) => ("best_ids_of_rows", LONG_SLICE),
             _ => ("best_ids", SLICE),
         };
-        let num_slices = args.vocab_size.div_ceil(slice);
+        let num_slices = logits.len.div_ceil(slice);
         let per_slice = k.min(SLICE);
         let best_bytes = rows * num_slices * per_slice * size_of::<u64>();
         let sums_bytes = rows * num_slices * 2 * size_of::<f32>();
         let best = self.scratch(Scratch::Partials, best_bytes + sums_bytes)?;
         let tickets = self.scratch(Scratch::Tickets, (rows + 1) * size_of::<u32>())?;
-        let mut told = self.results.lock();
-        let (words, number) = told.next(&self.driver, 3 * rows * k)?;
-        let ids = words.ptr().add(TOLD_WORDS * size_of::<u32>());
-        let kernel_args = KernelArgs {
-            logits: args.logits.on_gpu().memory.ptr(),
+        let told = self.results.lock().words().ptr();
+        let ids = told.add(TOLD_WORDS * size_of::<u32>());
+        let (number_at, number) = match number {
+            Number::Known(number) => (DevicePtr::NULL, number),
+            Number::At(at) => (at, 0),
+        };
+        let args = KernelArgs {
+            logits: logits.at,
             best,
             sums: best.add(best_bytes),
             ids,
             log_probs: ids.add(rows * k * size_of::<u32>()),
             values: ids.add(2 * rows * k * size_of::<u32>()),
-            told: words.ptr(),
+            told,
             tickets,
+            number_at,
             number,
             num_rows: rows as u32,
-            vocab_size: args.vocab_size as u32,
+            vocab_size: logits.len as u32,
             k: k as u32,
             num_slices: num_slices as u32,
             per_slice: per_slice as u32,
@@ -152,31 +208,54 @@ impl GpuDevice {
             shared_bytes: 0,
         };
         if is_best {
-            self.launch(&source(), best_kernel, slices, &kernel_args)?;
-        } else {
-            self.launch(&source(), "top_k_slices", slices, &kernel_args)?;
-            let merge = Launch {
-                grid: [rows as u32, 1, 1],
-                threads: THREADS,
-                shared_bytes: (num_slices * size_of::<u32>()) as u32,
-            };
-            self.launch(&source(), "top_k_merge", merge, &kernel_args)?;
+            return self.launch(&source(), best_kernel, slices, &args);
         }
-        let is_told = || words.word(0).load(Ordering::Acquire) == number;
+        self.launch(&source(), "top_k_slices", slices, &args)?;
+        let merge = Launch {
+            grid: [rows as u32, 1, 1],
+            threads: THREADS,
+            shared_bytes: (num_slices * size_of::<u32>()) as u32,
+        };
+        self.launch(&source(), "top_k_merge", merge, &args)
+    }
+
+    /// In a recording: the best id of a row of logits becomes the step's result.
+    pub(super) fn look_for_best(&self, logits: Logits) -> Result<(), DeviceError> {
+        let number = Number::At(self.number_of_results());
+        self.look_for(logits, (1, 1), true, number)
+    }
+
+    /// The best id that is the result of a step.
+    pub(super) fn best_of_results(&self, number: u32) -> Result<u32, DeviceError> {
+        Ok(self.told(number, BEST_LEN)?[0])
+    }
+
+    /// Waits for results, and gives the first `len` words of them.
+    fn told(&self, number: u32, len: usize) -> Result<Vec<u32>, DeviceError> {
+        let told = self.results.lock();
+        let word = |at| told.words().word(at);
+        let is_told = || word(0).load(Ordering::Acquire) == number;
         self.wait_until("the likeliest ids", is_told)?;
         self.one_row.set_done();
-        let wanted = if is_best { rows } else { 3 * rows * k };
-        let results =
-            (TOLD_WORDS..TOLD_WORDS + wanted).map(|at| words.word(at).load(Ordering::Relaxed));
-        let results: Vec<u32> = results.collect();
-        let (ids, of_ids) = results.split_at(rows * k);
-        args.ids[..rows * k].copy_from_slice(ids);
-        let of_ids = of_ids.chunks_exact(rows * k);
-        for (wanted, of_ids) in [args.log_probs, args.values].into_iter().zip(of_ids) {
-            for (to, bits) in wanted.into_iter().flatten().zip(of_ids) {
-                *to = f32::from_bits(*bits);
-            }
+        let words = (TOLD_WORDS..TOLD_WORDS + len).map(|at| word(at).load(Ordering::Relaxed));
+        Ok(words.collect())
+    }
+
+    /// Room for so many words of results.
+    fn reserve_results(&self, len: usize) -> Result<(), DeviceError> {
+        if self.results.lock().reserve(&self.driver, len)? {
+            self.moves.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Room for the results of a recorded step.
+    pub(super) fn reserve_best(&self) -> Result<(), DeviceError> {
+        self.reserve_results(BEST_LEN)
+    }
+
+    /// The number of the next results.
+    pub(super) fn next_results(&self) -> u32 {
+        self.results.lock().next()
     }
 }

@@ -2,7 +2,7 @@
 
 use kernels::{
     AttentionArgs, Buffer, Device, GatedLinearArgs, KvLayer, KvType, LinearArgs, Matrix, Norm,
-    PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment, Step, Visibility,
+    PAGE_TOKENS, Projection, RopeArgs, RopeStyle, Segment, Step, TopKArgs, Visibility,
 };
 use tensor::DType;
 
@@ -39,6 +39,90 @@ fn a_step_that_cannot_be_recorded_is_done_piece_by_piece() {
             device.finish().unwrap();
             assert_eq!(seen, [value; 4], "{}", device.name());
         }
+    }
+}
+
+/// The best id that a step looks for is that of its own logits, whatever is asked besides and by whomever.
+#[test]
+fn a_step_tells_the_best_id_of_its_logits() {
+    const IDS: usize = 5000;
+    for device in devices() {
+        let device = device.as_ref();
+        let rows = 40;
+        let bytes = Noise(83).weights(DType::F32, rows, IDS);
+        let table = load(device, DType::F32, rows, IDS, &bytes);
+        let values: &[f32] = bytemuck::cast_slice(&bytes);
+        let row_of = |id: u32| &values[id as usize * IDS..][..IDS];
+        let best_of = |row: &[f32]| (0..IDS).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+        let mut logits = zeros(device, IDS);
+        let top = |logits: &Buffer, k: usize| {
+            let (mut ids, mut found) = (vec![0; k], vec![0.0; k]);
+            device.top_k(TopKArgs {
+                num_rows: 1,
+                vocab_size: IDS,
+                k,
+                logits,
+                ids: &mut ids,
+                log_probs: None,
+                values: Some(&mut found),
+            });
+            (ids, found)
+        };
+        for id in 0..rows as u32 {
+            let tokens = [id];
+            let segment = Segment {
+                first_row: 0,
+                parents: &[-1],
+                committed_len: 7,
+                first_position: 7,
+                pages: &[0],
+                state_index: 0,
+                advance: true,
+                window: None,
+            };
+            let step = Step {
+                tokens: &tokens,
+                segments: &[segment],
+                visibility: Visibility::Ancestors,
+                variant: &"seeks",
+            };
+            device.step(&step, &mut || {
+                device.embed(&table, &tokens, &mut logits);
+                device.seek_best(&logits, IDS);
+            });
+            let mut expected = row_of(id);
+            match id % 4 {
+                // Nothing comes between.
+                0 | 1 => {}
+                // Another row takes its place: what the step has found is of no use.
+                2 => {
+                    expected = row_of(id + 1);
+                    device.write(&mut logits, 0, expected);
+                }
+                // More than the best one, and then that.
+                _ => assert_eq!(top(&logits, 3).0.len(), 3),
+            }
+            let what = format!("{}, {id}", device.name());
+            let expected_best = best_of(expected).expect("a row") as u32;
+            let mut best = [0];
+            // Asked for twice, once with its value, in either order.
+            if id % 3 == 0 {
+                let (ids, found) = top(&logits, 1);
+                assert_eq!(ids, [expected_best], "{what}");
+                assert_eq!(found, [expected[expected_best as usize]], "{what}");
+            }
+            device.top_k(TopKArgs {
+                num_rows: 1,
+                vocab_size: IDS,
+                k: 1,
+                logits: &logits,
+                ids: &mut best,
+                log_probs: None,
+                values: None,
+            });
+            assert_eq!(best, [expected_best], "{what}");
+        }
+        device.finish().expect("a device without fault");
     }
 }
 

@@ -236,6 +236,10 @@ impl Device for GatedDevice {
         self.inner.delta_net_commit(args);
     }
 
+    fn seek_best(&self, logits: &Buffer, vocab_size: usize) {
+        self.inner.seek_best(logits, vocab_size);
+    }
+
     fn top_k(&self, args: TopKArgs<'_>) {
         self.inner.top_k(args);
     }

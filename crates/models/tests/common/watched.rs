@@ -135,6 +135,10 @@ impl Device for Watched {
         self.inner.kv_append(args);
     }
 
+    fn seek_best(&self, logits: &Buffer, vocab_size: usize) {
+        self.inner.seek_best(logits, vocab_size);
+    }
+
     fn top_k(&self, args: TopKArgs<'_>) {
         self.inner.top_k(args);
     }

@@ -15,14 +15,13 @@
 #endif
 #define KEPT 1
 #define COLUMN_TILES 1
-#include "activate.h"
-#include "products.h"
+#include "held.h"
 // Clusters of later chips have not been tried.
 #if ON_HOST || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "cluster.h"
 #include "delta_state.h"
 
-constexpr u32 WARPS = 17, THREADS = WARPS * LANES;
+constexpr u32 WARPS = 18, THREADS = WARPS * LANES;
 // A warp multiplies a piece: 16 rows by two slices of the inputs.
 constexpr u32 OF_SIXTEEN = SLICES / 2;
 // Columns of a block, of q, k, v and z each, and their sixteens.
@@ -32,6 +31,8 @@ constexpr u32 SIXTEENS = NUM_PARTS * OF_PART;
 // Pieces of the gates' two sums are dealt out to the blocks.
 constexpr u32 GATE_PIECES = 2 * OF_SIXTEEN, OF_GATES = GATE_PIECES / CLUSTER;
 constexpr u32 PIECES = SIXTEENS * OF_SIXTEEN + OF_GATES;
+// Of at most 1024 inputs, two slices have 256.
+constexpr bool ONE_TILE = !BY_32 && !FLOATS;
 static_assert(HK == HV && DK == DV && DV % (CLUSTER * TILE_ROWS) == 0 && GATE_PIECES % CLUSTER == 0, "a head's columns are dealt out evenly");
 // Warps with a part in what follows the products.
 constexpr u32 WALKERS = STRIP / 4, FIRST_OUTPUT = 8, OUTPUT_WARPS = SIXTEENS * TILE_ROWS / LANES, NORMS_Q = 12, NORMS_K = 13, GATES = 14;
@@ -63,34 +64,30 @@ struct StepArgs {
     u32 weights_at, piece_bytes, gate_piece_bytes;
 };
 
-struct Piece {
-    const u8* at;
-    u32 type;
-    // Tiles from..to, in slices that meet at `middle`.
-    u32 from, middle, to;
-};
 struct FindPiece {
-    template <u32 T> static DEVICE_MEMBER void of(const StepArgs& args, const Weights& weights, Piece& piece, u32 sixteen, u32 slice) {
+    template <u32 T>
+    static DEVICE_MEMBER void of(const StepArgs& args, const Weights& weights, Held& piece, u32 sixteen, u32 slice, const u8*& at) {
         constexpr u32 OF_256 = 256 / tile_cols(T);
         u32 tiles = args.cols / tile_cols(T);
         piece.from = slice_start(slice, args.cols, OF_256, tiles);
         piece.middle = slice_start(slice + 1, args.cols, OF_256, tiles);
         piece.to = slice_start(slice + 2, args.cols, OF_256, tiles);
-        piece.at = weights.at + ((u64)sixteen * tiles + piece.from) * tile_bytes(T);
+        at = weights.at + ((u64)sixteen * tiles + piece.from) * tile_bytes(T);
     }
 };
-DEVICE Piece find_piece(const StepArgs& args, u32 head, u32 rank, u32 number) {
-    u32 at = number / OF_SIXTEEN, part = at / OF_PART, slice = 2 * (number % OF_SIXTEEN), matrix = part < Z ? QKV : OF_Z;
-    u32 sixteen = (((part < Z ? part * HK : 0) + head) * DK + rank * STRIP) / TILE_ROWS + at % OF_PART;
-    if (at >= SIXTEENS) {
+// Its weights are at `at`.
+DEVICE Held find_piece(const StepArgs& args, u32 head, u32 rank, u32 number, const u8*& at) {
+    u32 of_part = number / OF_SIXTEEN, part = of_part / OF_PART, slice = 2 * (number % OF_SIXTEEN), matrix = part < Z ? QKV : OF_Z;
+    u32 sixteen = (((part < Z ? part * HK : 0) + head) * DK + rank * STRIP) / TILE_ROWS + of_part % OF_PART;
+    if (of_part >= SIXTEENS) {
         u32 gate = rank * OF_GATES + number - SIXTEENS * OF_SIXTEEN;
         matrix = gate / OF_SIXTEEN ? BETA : ALPHA;
         slice = 2 * (gate % OF_SIXTEEN);
         sixteen = head / TILE_ROWS;
     }
     const Weights& weights = args.weights[matrix];
-    Piece piece = {nullptr, weights.type, 0, 0, 0};
-    visit_type<FindPiece>(weights.type, args, weights, piece, sixteen, slice);
+    Held piece = {weights.type, 0, 0, 0};
+    visit_type<FindPiece>(weights.type, args, weights, piece, sixteen, slice, at);
     return piece;
 }
 // Where a piece lies in shared memory.
@@ -98,49 +95,6 @@ DEVICE u8* place_of_piece(const StepArgs& args, u8* shared, u32 number) {
     u32 inputs = smaller(number, SIXTEENS * OF_SIXTEEN);
     return shared + args.weights_at + inputs * args.piece_bytes + (number - inputs) * args.gate_piece_bytes;
 }
-struct CopyPiece {
-    template <u32 T> static DEVICE_MEMBER void of(const Piece& piece, u8* to) {
-        u32 bytes = (piece.to - piece.from) * tile_bytes(T);
-        SharedPlace place = shared_place(to);
-#pragma unroll 4
-        for (u32 at = 16 * lane_index(); at < bytes; at += 16 * LANES) copy_async(place + at, piece.at + at);
-    }
-};
-struct MultiplyPiece {
-    template <u32 T> static DEVICE_MEMBER void of(const Piece& piece, const u8* tiles, const Activations& x, float* slot) {
-        Columns columns = {form_of<T>(x) + piece.from * form_bytes(T), 0, 1};
-        float own[2] = {0.0f, 0.0f};
-#pragma unroll 1
-        for (u32 k = piece.from; k < piece.to;) {
-            bool is_first = k == piece.from;
-            u32 to = k < piece.middle ? piece.middle : piece.to;
-            Sums sums = {};
-            // Side by side, as far as there are registers.
-            if constexpr (T == BF16)
-                for (; k + 4 <= to; k += 4, tiles += 4 * tile_bytes(T), columns.at += 4 * form_bytes(T))
-                    multiply_floats<T, 4>({tiles, tiles + tile_bytes(T), tiles + 2 * tile_bytes(T), tiles + 3 * tile_bytes(T)}, columns, sums);
-#pragma unroll 1
-            for (; k < to; k++, tiles += tile_bytes(T), columns.at += form_bytes(T)) multiply_tile<T>(tiles, columns, sums);
-            for (u32 i = 0; i < 2; i++) own[i] = is_first ? sums[0][2 * i] : own[i] + sums[0][2 * i];
-        }
-        if (lane_index() % 4 != 0) return;
-        slot[lane_index() / 4] = own[0];
-        slot[lane_index() / 4 + 8] = own[1];
-    }
-};
-
-// Sums of pieces, in the order of slices.
-template <typename Sum> DEVICE float add_pieces(const Sum& sum) {
-    float parts[OF_SIXTEEN];
-#pragma unroll
-    for (u32 k = 0; k < OF_SIXTEEN; k++) parts[k] = sum(k);
-#pragma unroll
-    for (u32 width = 1; width < OF_SIXTEEN; width *= 2)
-#pragma unroll
-        for (u32 k = 0; k < OF_SIXTEEN; k += 2 * width) parts[k] += parts[k + width];
-    return parts[0];
-}
-
 // A head of q or k as it came, to length `length`; by a warp. As `prepare_head` has it.
 DEVICE void norm_input(const Inbox& inbox, u32 at, float length, Vec4f* to) {
     constexpr u32 VALUES = (DK + LANES - 1) / LANES;
@@ -166,7 +120,7 @@ struct alignas(LINE) Own {
     Staged<STRIP> staged;
     // Of what comes.
     u64 counters[2];
-    Piece pieces[PIECES];
+    Held pieces[PIECES];
 };
 
 KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
@@ -187,9 +141,10 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
     // Weights are nobody's result; what the step before left is there: see `walk_head` of delta_heads.cu.
 #pragma unroll 1
     for (u32 number = warp; number < PIECES; number += WARPS) {
-        Piece piece = find_piece(args, head, rank, number);
+        const u8* from = nullptr;
+        Held piece = find_piece(args, head, rank, number, from);
         u8* to = place_of_piece(args, shared, number);
-        visit_type<CopyPiece>(piece.type, piece, to);
+        visit_type<CopyHeld>(piece.type, piece, from, to);
         if (lane == 0) of_block.pieces[number] = piece;
     }
     commit_copies();
@@ -211,21 +166,11 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
         head_gamma = args.norm.gamma[column];
     }
     if (warp == GATES) a = args.layer.a[head], dt_bias = args.layer.dt_bias[head];
-    bool has_row = 256 * warp < args.cols;
-    float v[OWN], gamma[OWN];
-    if (has_row) load_block({args.gamma, args.cols, true}, warp, gamma);
-    constexpr bool BY_256 = (TYPES & (1 << Q2_K | 1 << Q3_K | 1 << Q4_K | 1 << Q5_K | 1 << Q6_K | 1 << IQ4_XS)) != 0;
-    constexpr bool FLOATS = (TYPES & (1 << F32 | 1 << F16 | 1 << BF16)) != 0;
-    constexpr bool BY_32 = (TYPES & (1 << Q4_0 | 1 << Q4_1 | 1 << Q5_0 | 1 << Q5_1 | 1 << Q8_0 | 1 << IQ4_NL)) != 0;
+    OwnRow<true, WARPS> row(args.gamma, args.cols);
     Activations x = forms_at(shared + ROW_AT, args.cols, BY_256, BY_32, FLOATS);
     wait_for_inputs();
 
-    if (has_row) {
-        load_block({args.row, args.cols, true}, warp, v);
-        put_squares(row_norm, warp, v);
-        scale(v, gamma);
-        put_forms(x, 0, args.cols, warp, {1, FORM_TERMS, 0}, v);
-    }
+    row.put(args.row, args.cols, x, row_norm);
     sync_threads();
     wait_for_cluster();
     float* slots = reinterpret_cast<float*>(shared + SLOTS_AT);
@@ -234,10 +179,10 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
     sync_warp();
 #pragma unroll 1
     for (u32 number = warp; number < PIECES; number += WARPS) {
-        const Piece& piece = of_block.pieces[number];
+        const Held& piece = of_block.pieces[number];
         const u8* tiles = place_of_piece(args, shared, number);
         float* slot = slots + number * TILE_ROWS;
-        visit_type<MultiplyPiece>(piece.type, piece, tiles, x, slot);
+        visit_type<MultiplyHeld<ONE_TILE>>(piece.type, piece, tiles, x, slot);
     }
     sync_threads();
 
@@ -247,7 +192,7 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
     float gate_of_answer = 0.0f;
     if (has_output) {
         u32 at = output / TILE_ROWS * OF_SIXTEEN, r = output % TILE_ROWS;
-        float now = multiply(row_norm.factor, add_pieces([&](u32 k) { return slots[(at + k) * TILE_ROWS + r]; }));
+        float now = multiply(row_norm.factor, add_pieces<OF_SIXTEEN>([&](u32 k) { return slots[(at + k) * TILE_ROWS + r]; }));
         if (part == Z) {
             gate_of_answer = silu(now);
         } else {
@@ -274,7 +219,7 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
         if (warp == NORMS_K) norm_input(inputs, DK, 1.0f, staged.k);
         if (warp == GATES) {
             auto sum = [&](u32 gate) {
-                return multiply(row_norm.factor, add_pieces([&](u32 k) { return inputs.word(2 * DK + gate * OF_SIXTEEN + k); }));
+                return multiply(row_norm.factor, add_pieces<OF_SIXTEEN>([&](u32 k) { return inputs.word(2 * DK + gate * OF_SIXTEEN + k); }));
             };
             Vec2f gates = prepare_gates(sum(0), sum(1), a, dt_bias);
             if (lane == 0) staged.gates.x = gates.x, staged.gates.y = gates.y;

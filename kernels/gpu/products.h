@@ -14,6 +14,11 @@ constexpr u32 MAX_JOBS = 8;
 // Every second sum of a lane is of a column that is not there.
 constexpr u32 NEXT_SUM = KEPT == 1 ? 2 : 1;
 
+// Forms of activations that products of these types read.
+constexpr bool BY_256 = (TYPES & (1 << Q2_K | 1 << Q3_K | 1 << Q4_K | 1 << Q5_K | 1 << Q6_K | 1 << IQ4_XS)) != 0;
+constexpr bool FLOATS = (TYPES & (1 << F32 | 1 << F16 | 1 << BF16)) != 0;
+constexpr bool BY_32 = (TYPES & (1 << Q4_0 | 1 << Q4_1 | 1 << Q5_0 | 1 << Q5_1 | 1 << Q8_0 | 1 << IQ4_NL)) != 0;
+
 // Calls `Visit::of<T>(arguments)` for the type of that number, one of TYPES.
 template <typename Visit, u32 T = 0, typename... Arguments> DEVICE void visit_type(u32 type, Arguments&... arguments) {
     if constexpr ((TYPES >> T & 1) != 0)

@@ -1,4 +1,4 @@
-//! Products with weight matrices: see gpu/activate.cu, gpu/matmul.cu and gpu/matmul_wide.cu.
+//! Products with weight matrices: see gpu/activate.cu, gpu/matmul.cu, gpu/matmul_row.cu and gpu/matmul_wide.cu.
 
 mod activate;
 mod narrow;
@@ -13,9 +13,10 @@ use crate::device::{FeedForwardArgs, GatedLinearArgs, LinearArgs};
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{Launch, Source};
+use crate::gpu::linear::activate::Activated;
 pub(super) use crate::gpu::linear::activate::MOST_NORMED_COLS;
-use crate::gpu::linear::narrow::Narrow;
 pub(super) use crate::gpu::linear::narrow::row_forms_bytes;
+use crate::gpu::linear::narrow::{Narrow, NarrowArgs};
 use crate::gpu::linear::wide::{Wide, WideArgs};
 pub use crate::gpu::linear::work::ProductShape;
 #[cfg(test)]
@@ -162,7 +163,9 @@ impl GpuDevice {
                     shapes.push(shape);
                 }
             }
-            let sources = shapes.iter().map(|shape| shape.source(work.types));
+            let sources = shapes
+                .iter()
+                .map(|shape| shape.source(work.types, rows.is_normed()));
             self.modules.compile_ahead(sources.collect())?;
             let shapes = shapes.into_iter().map(|shape| ProductShape {
                 shape,
@@ -276,13 +279,14 @@ impl GpuDevice {
         if jobs.count == 0 {
             return Ok(());
         }
-        let mut args = shape.args(&jobs, cols);
+        let mut work = shape.share(&jobs, cols);
+        let mut activated = Activated::NONE;
         if shape.row_inside() {
-            args.row = ptr(rows.x);
+            work.row = ptr(rows.x);
             match rows.before {
                 Before::Norm(norm) => {
-                    args.gamma = ptr(norm.gamma);
-                    args.eps = norm.eps;
+                    work.gamma = ptr(norm.gamma);
+                    work.eps = norm.eps;
                 }
                 Before::GatedNorm(_) => {
                     return Err(DeviceError::Shape {
@@ -296,18 +300,19 @@ impl GpuDevice {
                 Before::Nothing | Before::Rest(..) => {}
             }
         } else {
-            let activated = self.activate(rows, shape.columns(), cols, types, None, None)?;
-            args.x = activated.forms;
-            args.factors = activated.factors;
+            activated = self.activate(rows, shape.columns(), cols, types, None, None)?;
         }
-        args.num_rows = rows.num_rows as u32;
-        args.accumulate = u32::from(rows.accumulate);
+        work.accumulate = u32::from(rows.accumulate);
         let launch = Launch {
             grid: [shape.blocks() as u32, 1, 1],
             threads: shape.threads() as u32,
             shared_bytes: shape.shared_bytes as u32,
         };
-        self.launch(&shape.source(types), "matmul", launch, &args)
+        let source = shape.source(types, rows.is_normed());
+        match shape.args(work, &activated, rows.num_rows) {
+            NarrowArgs::Ring(args) => self.launch(&source, "matmul", launch, &args),
+            NarrowArgs::Row(args) => self.launch(&source, "matmul_row", launch, &args),
+        }
     }
 
     /// `leaves`: sums of what is split are left for those who read the one product's outputs.

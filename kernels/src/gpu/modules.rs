@@ -46,6 +46,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("heads.h", include_str!("../../gpu/heads.h")),
     ("turns.h", include_str!("../../gpu/turns.h")),
     ("wide.h", include_str!("../../gpu/wide.h")),
+    ("held.h", include_str!("../../gpu/held.h")),
+    ("matmul.h", include_str!("../../gpu/matmul.h")),
     ("products.h", include_str!("../../gpu/products.h")),
     ("warpgroup.h", include_str!("../../gpu/warpgroup.h")),
     ("weights.h", include_str!("../../gpu/weights.h")),

@@ -16,7 +16,7 @@ use crate::gpu::memory::ptr;
 use crate::gpu::tables::TablePtrs;
 
 /// Warps of a block, and columns of each input that it can have.
-const WARPS: usize = 17;
+const WARPS: usize = 18;
 const MOST_STRIP: usize = 32;
 /// Inputs that pieces of 256 are made of; longer ones have not been tried.
 const MOST_INPUTS: usize = 1024;

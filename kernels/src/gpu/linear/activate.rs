@@ -38,6 +38,14 @@ pub(super) struct Activated {
     pub factors: DevicePtr,
 }
 
+impl Activated {
+    /// Of a row that is made ready where it is multiplied.
+    pub const NONE: Self = Self {
+        forms: Activations::NONE,
+        factors: DevicePtr::NULL,
+    };
+}
+
 /// What gpu/activate.cu is compiled for.
 #[derive(Clone, Copy)]
 struct ActivateKind {

@@ -1,13 +1,15 @@
 //! How gpu/matmul.cu shares the work among thread blocks. It changes no result.
 
+mod args;
 mod choice;
 mod sizes;
 mod sources;
 
 use std::fmt;
 
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Source};
+use crate::gpu::driver::{DeviceFacts, Source};
 use crate::gpu::linear::activate::MOST_NORMED_COLS;
+pub(super) use crate::gpu::linear::narrow::args::NarrowArgs;
 pub(super) use crate::gpu::linear::narrow::choice::HEAVY;
 use crate::gpu::linear::narrow::choice::{
     APART_PERCENT, BESIDE_CLUSTERS, Choice, FEW, FEW_TOGETHER, HEAVY_WARPS, LIGHT_BESIDE_CLUSTERS,
@@ -15,11 +17,11 @@ use crate::gpu::linear::narrow::choice::{
 };
 pub(in crate::gpu) use crate::gpu::linear::narrow::sizes::row_forms_bytes;
 use crate::gpu::linear::narrow::sizes::{
-    most_column_tiles, row_blocks, row_tile_bytes, sixteen_bytes, sixteens,
+    Held, ROW_SLOT_BYTES, most_column_tiles, row_blocks, sixteen_bytes, sixteens,
 };
 pub(super) use crate::gpu::linear::narrow::sources::sources;
-use crate::gpu::linear::narrow::sources::{Kind, source};
-use crate::gpu::linear::work::{Activations, COLUMNS, Job, Jobs, MAX_JOBS, SLICES, Work, dtypes};
+use crate::gpu::linear::narrow::sources::{Kind, ring_source, row_source};
+use crate::gpu::linear::work::{COLUMNS, SLICES, Work, dtypes};
 use crate::gpu::matrix::{TILE_ROWS, tile_bytes};
 
 /// Tiles of a warp's ring.
@@ -34,26 +36,19 @@ const MOST_COLUMN_TILES: usize = 2;
 const LARGE_SHARED_BYTES: usize = 160 << 10;
 /// Blocks of 256 inputs of a single row that a warp has at once; for more, registers are too few.
 const MOST_ROW_BLOCKS: usize = 4;
-/// See gpu/matmul.cu.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct NarrowArgs {
-    pub jobs: [Job; MAX_JOBS],
-    pub row_words: [u32; MAX_JOBS],
-    pub x: Activations,
-    pub row: DevicePtr,
-    pub gamma: DevicePtr,
-    pub factors: DevicePtr,
-    pub eps: f32,
-    pub num_jobs: u32,
-    pub cols: u32,
-    pub num_rows: u32,
-    pub accumulate: u32,
-    pub share: u32,
-    pub extra: u32,
-    pub beside: u32,
-    pub round: u32,
-    pub early_stages: u32,
+
+/// Where a block's weights lie in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In rings.
+    Ring {
+        /// Tiles of each.
+        stages: usize,
+        /// Sixteens of rows whose sums wait for each other at a time.
+        round: usize,
+    },
+    /// All at once.
+    Held(Held),
 }
 
 /// The shape of a launch.
@@ -63,10 +58,8 @@ pub(in crate::gpu) struct Narrow {
     /// Eights of rows of the batch.
     column_tiles: usize,
     matrices: usize,
-    stages: usize,
+    place: Place,
     kind: Kind,
-    /// Sixteens of rows whose sums wait for each other at a time.
-    round: usize,
     /// Of the launch.
     blocks: usize,
     pub shared_bytes: usize,
@@ -84,10 +77,10 @@ impl fmt::Display for Narrow {
             sixteens: _,
             cluster,
             leaves: _,
+            held: _,
             early_stages,
             l1_bytes,
         } = self.choice;
-        let stages = self.stages;
         let row = if row_inside { "inside" } else { "before" };
         let apart = match (apart, cluster) {
             (true, _) => " that are apart",
@@ -96,7 +89,15 @@ impl fmt::Display for Narrow {
         };
         write!(
             f,
-            "{warps} warps, {per_multiprocessor} of {resident} blocks{apart}, {stages} stages, {early_stages} early, row {row}, {slices} slices, {} tiles, {} KiB of L1",
+            "{warps} warps, {per_multiprocessor} of {resident} blocks{apart}, "
+        )?;
+        match self.place {
+            Place::Ring { stages, .. } => write!(f, "{stages} stages, {early_stages} early, ")?,
+            Place::Held(_) => f.write_str("all weights held, ")?,
+        }
+        write!(
+            f,
+            "row {row}, {slices} slices, {} tiles, {} KiB of L1",
             self.column_tiles,
             l1_bytes >> 10,
         )
@@ -172,7 +173,7 @@ impl Narrow {
         });
         let mut fitting = fitting.into_iter().flatten();
         let least = fitting.clone().next();
-        fitting.find(|shape| shape.stages > 1).or(least)
+        fitting.find(|shape| shape.is_deep()).or(least)
     }
 
     /// All that can be compared; those that fit, and none where rows are many.
@@ -227,6 +228,19 @@ impl Narrow {
             }
         }
         if work.num_rows == 1 {
+            for (warps, resident, slices) in
+                [(8, 2, 2), (8, 2, 1), (12, 1, 2), (16, 1, 1), (16, 2, 2)]
+            {
+                let choice = Choice {
+                    warps,
+                    resident,
+                    slices,
+                    held: true,
+                    ..USUAL
+                };
+                let shape = Self::fitting(choice, work, facts);
+                shapes.extend(shape.filter(|shape| !shapes.contains(shape)));
+            }
             // Beside clusters. In which clusters they are themselves is a matter of place alone.
             let together = Choice {
                 slices: 1,
@@ -263,11 +277,12 @@ impl Narrow {
         let most = multiprocessors * choice.per_multiprocessor;
         let blocks = sixteens.div_ceil(choice.sixteens).clamp(1, most.max(1));
         let slot = if row_inside {
-            16 * 4
+            ROW_SLOT_BYTES
         } else {
             column_tiles * 128 * 4
         };
-        let sums = work.matrices * SLICES / choice.slices * slot;
+        let pieces = work.matrices * SLICES / choice.slices;
+        let sums = pieces * slot;
         let round = (SUMS_BYTES[usize::from(!row_inside)] / sums)
             .min(sixteens / blocks + 2)
             .max(1);
@@ -289,21 +304,30 @@ impl Narrow {
         };
         let bytes = |stages: usize| choice.warps * stages * stage + round * sums + x;
         let fits = |stages: &usize| bytes(*stages) + RESERVED_BYTES <= room;
-        let stages = STAGES.into_iter().find(fits)?;
+        let held = choice.held && row_inside;
+        let held = held.then(|| Held::of(work, (choice.warps, choice.slices), blocks));
+        let held = held.flatten();
+        let held = held.filter(|held| held.bytes + x + RESERVED_BYTES <= room);
+        let (place, bytes) = match held {
+            Some(held) => (Place::Held(held), held.bytes + x),
+            None => {
+                let stages = STAGES.into_iter().find(fits)?;
+                (Place::Ring { stages, round }, bytes(stages))
+            }
+        };
         Some(Self {
             choice,
             column_tiles,
             matrices: work.matrices,
-            stages,
+            place,
             kind: Kind {
                 row_blocks: row_blocks(choice, work.cols),
                 one_job: work.heights.iter().filter(|rows| **rows > 0).count() == 1,
             },
-            round,
             blocks,
             shared_bytes: match choice.apart {
-                true => bytes(stages).max(all / 2),
-                false => bytes(stages),
+                true => bytes.max(all / 2),
+                false => bytes,
             },
         })
     }
@@ -326,49 +350,33 @@ impl Narrow {
         self.choice.row_inside
     }
 
-    /// What kernels take, but for the rows.
-    pub(super) fn args(&self, jobs: &Jobs, cols: usize) -> NarrowArgs {
-        let mut row_words = [0; MAX_JOBS];
-        let mut all = 0;
-        for (words, job) in row_words.iter_mut().zip(&jobs.jobs[..jobs.count as usize]) {
-            let types = &job.types[..self.matrices];
-            let of_types = types.iter().flat_map(|id| dtypes(1 << id));
-            let bytes: usize = of_types.map(|dtype| row_tile_bytes(dtype, cols)).sum();
-            *words = (bytes / 16) as u32;
-            all += job.rows.div_ceil(TILE_ROWS as u32) * *words;
-        }
-        let blocks = self.blocks as u32;
-        let per = self.choice.per_multiprocessor as u32;
-        NarrowArgs {
-            jobs: jobs.jobs,
-            row_words,
-            x: Activations::NONE,
-            row: DevicePtr::NULL,
-            gamma: DevicePtr::NULL,
-            factors: DevicePtr::NULL,
-            eps: 0.0,
-            num_jobs: jobs.count,
-            cols: cols as u32,
-            num_rows: 1,
-            accumulate: 0,
-            share: all / blocks,
-            extra: all % blocks,
-            beside: if blocks.is_multiple_of(per) { per } else { 1 },
-            round: self.round as u32,
-            early_stages: self.choice.early_stages.min(self.stages) as u32,
+    /// Whether weights are there some time before they are multiplied.
+    fn is_deep(&self) -> bool {
+        match self.place {
+            Place::Ring { stages, .. } => stages > 1,
+            Place::Held(_) => true,
         }
     }
 
-    /// `types`: bit mask of the types in use.
-    pub(super) fn source(&self, types: u32) -> Source {
-        source(
-            types,
-            self.matrices,
-            self.choice,
-            self.stages,
-            self.column_tiles,
-            self.kind,
-        )
+    /// `types`: bit mask of the types in use; `is_normed`: of rows that are made ready inside.
+    pub(super) fn source(&self, types: u32, is_normed: bool) -> Source {
+        match self.place {
+            Place::Ring { stages, .. } => ring_source(
+                types,
+                self.matrices,
+                self.choice,
+                stages,
+                self.column_tiles,
+                self.kind,
+            ),
+            Place::Held(held) => row_source(
+                types,
+                self.matrices,
+                self.choice,
+                self.kind.one_job,
+                (is_normed, held.one_tile),
+            ),
+        }
     }
 }
 

@@ -74,6 +74,12 @@ pub(super) struct Rows<'a> {
     pub accumulate: bool,
 }
 
+impl Rows<'_> {
+    pub(super) fn is_normed(&self) -> bool {
+        matches!(self.before, Before::Norm(_))
+    }
+}
+
 /// What becomes of rows before they are multiplied.
 #[derive(Clone, Copy)]
 pub(super) enum Before<'a> {
@@ -167,9 +173,9 @@ impl Shape {
     }
 
     /// `types`: bit mask of the types in use.
-    pub(super) fn source(&self, types: u32) -> Source {
+    pub(super) fn source(&self, types: u32, is_normed: bool) -> Source {
         match self {
-            Self::Narrow(shape) => shape.source(types),
+            Self::Narrow(shape) => shape.source(types, is_normed),
             Self::Wide(shape) => shape.source(types),
         }
     }

@@ -29,6 +29,8 @@ pub struct Choice {
     pub cluster: usize,
     /// Multiprocessors that are left to the launch before.
     pub leaves: usize,
+    /// All of a block's weights are in shared memory when its row comes, if they fit.
+    pub held: bool,
     /// Of a single row's rings, those that fill before it is there.
     pub early_stages: usize,
     /// What is left to L1 of a multiprocessor's shared memory where rows are read from there, a third of it at most.
@@ -46,6 +48,7 @@ pub const USUAL: Choice = Choice {
     sixteens: 1,
     cluster: 1,
     leaves: 0,
+    held: false,
     early_stages: 2,
     l1_bytes: 36 << 10,
 };
@@ -55,6 +58,7 @@ pub const USUAL: Choice = Choice {
 pub const SMALL: Choice = Choice {
     warps: 8,
     resident: 2,
+    held: true,
     early_stages: 3,
     ..USUAL
 };
@@ -69,6 +73,7 @@ pub const LIGHT_BESIDE_CLUSTERS: Choice = Choice {
 pub const BESIDE_CLUSTERS: Choice = Choice {
     warps: 12,
     apart: true,
+    held: true,
     early_stages: 8,
     ..USUAL
 };
@@ -76,6 +81,7 @@ pub const BESIDE_CLUSTERS: Choice = Choice {
 /// for before the row is there; the others help to make that ready.
 pub const FEW: Choice = Choice {
     warps: 16,
+    held: true,
     early_stages: 8,
     ..USUAL
 };

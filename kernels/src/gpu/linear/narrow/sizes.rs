@@ -4,7 +4,7 @@ use tensor::DType;
 
 use crate::gpu::linear::narrow::choice::{Choice, is_heavy};
 use crate::gpu::linear::narrow::{MOST_COLUMN_TILES, MOST_ROW_BLOCKS};
-use crate::gpu::linear::work::{Work, dtypes};
+use crate::gpu::linear::work::{SLICES, Work, dtypes};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
 /// Blocks of 256 inputs of a single row that a warp has at once: as many as there are for it.
@@ -14,6 +14,55 @@ pub fn row_blocks(choice: Choice, cols: usize) -> usize {
         blocks.clamp(1, MOST_ROW_BLOCKS)
     } else {
         1
+    }
+}
+
+/// See gpu/matmul_row.cu: of a piece's sums, and of what there is to know of it.
+pub const ROW_SLOT_BYTES: usize = 4 * TILE_ROWS;
+const PIECE_BYTES: usize = 16;
+
+/// A row's weights of a block, all at once in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub warp_bytes: usize,
+    /// Of rows, of a block, at most.
+    pub sixteens: usize,
+    /// No piece has more tiles.
+    pub one_tile: bool,
+    /// With all but the row.
+    pub bytes: usize,
+}
+
+impl Held {
+    /// Of blocks whose outputs and whose row have a thread, and 256 inputs a warp.
+    pub fn of(work: &Work<'_>, (warps, slices): (usize, usize), blocks: usize) -> Option<Self> {
+        let of_row = dtypes(work.types).map(|dtype| row_tile_bytes(dtype, work.cols));
+        let (least, most) = of_row.fold((usize::MAX, 0), |(least, most), bytes| {
+            (least.min(bytes), most.max(bytes))
+        });
+        // Blocks have as many bytes each; of rows of several types more or fewer, and one that two would share.
+        let sixteens = match least == most {
+            true => sixteens(work).div_ceil(blocks),
+            false => (sixteens(work) * most).div_ceil(blocks * least) + 1,
+        };
+        if sixteens * TILE_ROWS > 32 * warps || work.cols > 256 * warps {
+            return None;
+        }
+        let blocks_of_256 = work.cols.div_ceil(256);
+        let start = |slice: usize| slice * blocks_of_256 / SLICES;
+        let of_piece = (0..SLICES).step_by(slices);
+        let of_piece = of_piece.map(|slice| start(slice + slices) - start(slice));
+        let of_piece = of_piece.max().unwrap_or(0);
+        let tiles = |dtype: DType| of_piece * (256 / Form::of(dtype).cols());
+        let piece_bytes = dtypes(work.types).map(|dtype| tiles(dtype) * tile_bytes(dtype));
+        let pieces = sixteens * work.matrices * SLICES / slices;
+        let warp_bytes = pieces.div_ceil(warps) * piece_bytes.max()?;
+        Some(Self {
+            warp_bytes,
+            sixteens,
+            one_tile: dtypes(work.types).all(|dtype| tiles(dtype) <= 1),
+            bytes: warps * warp_bytes + pieces * (ROW_SLOT_BYTES + PIECE_BYTES),
+        })
     }
 }
 

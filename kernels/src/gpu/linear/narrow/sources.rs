@@ -1,4 +1,4 @@
-//! What gpu/matmul.cu is compiled for.
+//! What gpu/matmul.cu and gpu/matmul_row.cu are compiled for.
 
 use crate::gpu::driver::Source;
 use crate::gpu::linear::narrow::choice::{
@@ -17,7 +17,7 @@ pub struct Kind {
 }
 
 /// The kernel for such launches; `types`: bit mask of the types in use.
-pub fn source(
+pub fn ring_source(
     types: u32,
     matrices: usize,
     choice: Choice,
@@ -41,6 +41,32 @@ pub fn source(
             define("ROW_BLOCKS", kind.row_blocks),
             define("ONE_JOB", usize::from(kind.one_job)),
             define("CLUSTER", choice.cluster),
+        ],
+    }
+}
+
+/// The kernel for a row whose weights are held: whether it is normed, and whether no piece has more tiles than one.
+pub fn row_source(
+    types: u32,
+    matrices: usize,
+    choice: Choice,
+    one_job: bool,
+    (is_normed, one_tile): (bool, bool),
+) -> Source {
+    let define = |name, value: usize| (name, value.to_string());
+    Source {
+        name: "matmul_row.cu",
+        text: include_str!("../../../../gpu/matmul_row.cu"),
+        defines: vec![
+            ("TYPES", types.to_string()),
+            define("GATED", matrices - 1),
+            define("WARPS", choice.warps),
+            define("RESIDENT", choice.resident),
+            define("SLICES_OF_PIECE", choice.slices),
+            define("ONE_JOB", usize::from(one_job)),
+            define("CLUSTER", choice.cluster),
+            define("NORMED", usize::from(is_normed)),
+            define("ONE_TILE", usize::from(one_tile)),
         ],
     }
 }
@@ -77,7 +103,12 @@ pub fn sources(types: u32, matrices: usize) -> Vec<Source> {
             ..choice
         };
         let choice = if is_heavy(types) { heavy } else { choice };
-        source(types, matrices, choice, 2, column_tiles, kind)
+        if !choice.held {
+            return ring_source(types, matrices, choice, 2, column_tiles, kind);
+        }
+        // As the row behind attention, and as the others.
+        let of_row = (choice.cluster == 1, choice.cluster == 1 && !is_light(types));
+        row_source(types, matrices, choice, kind.one_job, of_row)
     };
     kinds.map(source).collect()
 }

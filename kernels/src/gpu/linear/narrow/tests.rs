@@ -1,7 +1,9 @@
 use tensor::DType;
 
 use super::*;
+use crate::gpu::linear::narrow::sizes::row_tile_bytes;
 use crate::gpu::linear::work::facts;
+use crate::gpu::matrix::Form;
 
 /// Every product of few rows has a shape on every chip, which fits.
 #[test]
@@ -68,10 +70,11 @@ fn usual_matrices_have_deep_rings() {
             let heights = [height];
             let work = row_alone(dtype, &heights, cols, matrices);
             let shape = Narrow::of(&work, &facts).expect("a shape");
-            assert!(
-                shape.row_inside() && shape.stages >= least,
-                "{dtype}: {shape:?}"
-            );
+            let is_deep = match shape.place {
+                Place::Ring { stages, .. } => stages >= least,
+                Place::Held(_) => true,
+            };
+            assert!(shape.row_inside() && is_deep, "{dtype}: {shape:?}");
         }
     }
 }
@@ -137,4 +140,79 @@ fn small_matrices_leave_room_to_clusters() {
     assert!(gate_and_up.choice.apart, "{gate_and_up:?}");
     let gate_and_up = shape(hopper, DType::Q8_0, 3584, 1024, 2, false);
     assert_eq!(gate_and_up.choice, LIGHT_BESIDE_CLUSTERS);
+}
+
+/// As gpu/matmul.h has it: how many sixteens each block takes.
+fn sixteens_of_blocks(row_bytes: &[(usize, usize)], blocks: usize) -> Vec<usize> {
+    let all: usize = row_bytes.iter().map(|(count, bytes)| count * bytes).sum();
+    let first_of = |number: usize| {
+        let mut at = number * (all / blocks) + number.min(all % blocks);
+        let mut before = 0;
+        for (count, bytes) in row_bytes {
+            if at <= count * bytes {
+                return before + at.div_ceil(*bytes);
+            }
+            at -= count * bytes;
+            before += count;
+        }
+        before
+    };
+    (0..blocks)
+        .map(|number| first_of(number + 1) - first_of(number))
+        .collect()
+}
+
+/// What is held has room for every block's weights and outputs, and blocks that have more than that are not held.
+#[test]
+fn held_weights_have_room() {
+    let types = [
+        &[DType::Q4K, DType::Q4K][..],
+        &[DType::Q4K, DType::Q6K],
+        &[DType::Q8_0, DType::Q4K],
+    ];
+    let mut held_ones = 0;
+    for (dtypes, cols, blocks) in types
+        .into_iter()
+        .flat_map(|types| [256, 1024, 3584, 4096].map(|cols| (types, cols)))
+        .flat_map(|(types, cols)| [1, 32, 100, 132].map(|blocks| (types, cols, blocks)))
+    {
+        for heights in [[4608, 512], [16, 48], [1024, 0], [512, 4600]] {
+            let work = Work {
+                types: dtypes
+                    .iter()
+                    .fold(0, |all, dtype| all | 1 << dtype.ggml_id()),
+                ..row_alone(dtypes[0], &heights, cols, 1)
+            };
+            let blocks = blocks.min(sixteens(&work));
+            let Some(held) = Held::of(&work, (12, 2), blocks) else {
+                continue;
+            };
+            held_ones += 1;
+            let row_bytes: Vec<_> = heights
+                .iter()
+                .zip(dtypes)
+                .map(|(rows, dtype)| (rows.div_ceil(TILE_ROWS), row_tile_bytes(*dtype, cols) / 16))
+                .collect();
+            let taken = sixteens_of_blocks(&row_bytes, blocks);
+            let what = format!("{dtypes:?}, {heights:?} x {cols} by {blocks}: {held:?}");
+            assert!(taken.iter().all(|&taken| taken <= held.sixteens), "{what}");
+            assert!(held.sixteens * TILE_ROWS <= 12 * 32, "{what}");
+            // A warp's share of a block's pieces, of four quarters of a row each.
+            let pieces = (held.sixteens * 4).div_ceil(12);
+            let quarter = |dtype: DType| cols.div_ceil(1024) * 256 / Form::of(dtype).cols();
+            let most = dtypes
+                .iter()
+                .map(|&dtype| quarter(dtype) * tile_bytes(dtype));
+            assert!(
+                held.warp_bytes >= pieces * most.max().unwrap_or(0),
+                "{what}"
+            );
+            assert_eq!(
+                held.one_tile,
+                dtypes.iter().all(|&d| quarter(d) == 1),
+                "{what}"
+            );
+        }
+    }
+    assert!(held_ones > 50, "{held_ones}");
 }

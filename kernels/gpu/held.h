@@ -13,7 +13,7 @@ struct Held {
     u32 from, middle, to;
 };
 
-// Begins to copy a piece's tiles, one after another; all lanes of a warp. Where the next may lie.
+// Begins to copy a piece's tiles, one after another; all lanes of a warp. `to` goes on to where the next may lie.
 struct CopyHeld {
     template <u32 T> static DEVICE_MEMBER void of(const Held& piece, const u8* from, u8*& to) {
         u32 bytes = (piece.to - piece.from) * tile_bytes(T);

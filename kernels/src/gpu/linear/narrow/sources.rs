@@ -96,19 +96,21 @@ pub fn sources(types: u32, matrices: usize) -> Vec<Source> {
     let kinds = kinds
         .into_iter()
         .filter(|(choice, tiles, _)| *tiles <= most && is_used(*choice));
-    let source = |(choice, column_tiles, kind): (Choice, usize, Kind)| {
+    let sources = |(choice, column_tiles, kind): (Choice, usize, Kind)| {
         let heavy = Choice {
             warps: choice.warps.min(HEAVY_WARPS),
             resident: 1,
             ..choice
         };
         let choice = if is_heavy(types) { heavy } else { choice };
-        if !choice.held {
-            return ring_source(types, matrices, choice, 2, column_tiles, kind);
-        }
-        // As the row behind attention, and as the others.
+        // A row that is added to the residual one has no norm, and those of clusters are such.
         let of_row = (choice.cluster == 1, choice.cluster == 1 && !is_light(types));
-        row_source(types, matrices, choice, kind.one_job, of_row)
+        let row = choice
+            .held
+            .then(|| row_source(types, matrices, choice, kind.one_job, of_row));
+        // Also of matrices that are too large to be held.
+        let ring = ring_source(types, matrices, choice, 2, column_tiles, kind);
+        [Some(ring), row].into_iter().flatten()
     };
-    kinds.map(source).collect()
+    kinds.flat_map(sources).collect()
 }

@@ -37,6 +37,7 @@ def draw(source, options):
         "prompt": [source.randrange(options.vocabulary) for _ in range(length)],
         "max_tokens": source.choice([1, 2, 16, 17, source.randrange(1, 100), source.randrange(1, 600)]),
         "temperature": 0 if greedy else 1.0,
+        "top_k": source.choice([0, 20]),
         "seed": source.randrange(1 << 30),
         "ignore_eos": True,
         "stream": True,

@@ -112,16 +112,17 @@ struct Asked {
     Step step;
     u32 unused[10];
 };
+constexpr u32 MOST_SOUGHT = 64;
 struct Mail {
     Asked asked;
-    // The last token that is done, and its best id.
-    u32 answered, best;
-    // The last one whose inputs have been read; the one that the last launch has not waited for.
-    u32 taken, left;
-    u32 unused[28];
+    // The last token that is done, the last one whose inputs have been read, and the one that the last launch has not waited for.
+    u32 answered, taken, left;
+    u32 unused[29];
+    // The likeliest ids of the one that is done, and bits of their logits.
+    u32 ids[MOST_SOUGHT], values[MOST_SOUGHT];
     u32 pages[1];
 };
-static_assert(sizeof(Asked) == 128 && sizeof(Mail) == 256 + 4, "as src/gpu/megakernel/mail.rs has it");
+static_assert(sizeof(Asked) == 128 && sizeof(Mail) == 256 + 8 * MOST_SOUGHT + 4, "as src/gpu/megakernel/mail.rs has it");
 // The row of an id.
 struct Embed {
     const u8* tiles;
@@ -140,14 +141,14 @@ struct StepArgs {
     Tables tables;
     u32* is_stuck;
     Mail* mail;
-    // [blocks]: the best key of each, and the last token that it is done with.
-    u64* bests;
+    // [blocks, top_k]: the best keys of each. [blocks]: the last token that it is done with.
+    u64* tops;
     u32* ended;
     // The token that is to begin; one less: there is none.
     u32* said;
     Embed embed;
-    // The phase whose one row is logits; NONE: none is.
-    u32 best_phase;
+    // Of the last phase's row, which is logits, these many of the likeliest are told; 0: nothing is.
+    u32 top_k;
     // That the launch may do, and nanoseconds that it waits to be asked for the next one.
     u32 num_tokens;
     u64 patience;

@@ -4,9 +4,13 @@
 // The first block speaks with the host; the others wait for its word. All that a token's phases have written is there for the next
 // token's, as it is for the next launch: every block says that it is done, and the first one's word follows all of those.
 #pragma once
-#include "keys.h"
+#include "likeliest.h"
 #include "phases.h"
 #include "values.h"
+
+using Best = Likeliest<BLOCK_WARPS>;
+// Of what a token's end works with, a word behind the keys of warps: whether the next one was asked for.
+constexpr u32 IS_ASKED = Best::KEYS;
 
 // Two tokens' numbers are as far apart as there are phases, and two more: for the token itself, and for its end.
 DEVICE u32 next_token(const StepArgs& args, u32 number) { return number + args.num_phases + 2; }
@@ -45,7 +49,7 @@ DEVICE bool begin_token(const StepArgs& args, const Waiting& token, u8* work) {
     u32& said = *reinterpret_cast<u32*>(work);
     if (speaks()) {
         // Where the last token ended.
-        bool begins = is_first || reinterpret_cast<const u64*>(work)[BLOCK_WARPS] != 0;
+        bool begins = is_first || reinterpret_cast<const u64*>(work)[IS_ASKED] != 0;
         if (begins) take_token(args, reinterpret_cast<u32*>(work));
         if (thread_index() == 0) {
             if (begins) store_release_far(&args.mail->taken, number);
@@ -63,60 +67,64 @@ DEVICE bool begin_token(const StepArgs& args, const Waiting& token, u8* work) {
     return said == number;
 }
 
-// The best of a block's keys, for its first thread.
-DEVICE u64 block_best(u64 key, u64* of_warps) {
-    key = warp_best(key);
-    if (lane_index() == 0) of_warps[warp_index()] = key;
-    sync_threads();
-    if (thread_index() == 0)
-        for (u32 w = 1; w < BLOCK_WARPS; w++) key = larger(key, of_warps[w]);
-    return key;
-}
-// Says that the block is done with a token, and which of its logits is the best.
+// Says that the block is done with a token, and which of its logits are the likeliest.
 DEVICE void say_end(const StepArgs& args, u32 number, const Phase* phases, const Share* shares, u8* work) {
     // What its other threads have written.
     sync_threads();
-    u64 best = NO_KEY;
-    if (args.best_phase != NONE) {
-        const Output& logits = phases[args.best_phase].product.outputs[0];
-        Share share = shares[args.best_phase];
+    if (args.top_k > 0) {
+        const Output& logits = phases[args.num_phases - 1].product.outputs[0];
+        Share share = shares[args.num_phases - 1];
         u32 end = smaller((share.first + share.count) * TILE_ROWS, logits.rows);
-        for (u32 row = share.first * TILE_ROWS + thread_index(); row < end; row += BLOCK_THREADS) best = larger(best, key_of(logits.to.plain[row], row));
+        u64* top = args.tops + block_x() * args.top_k;
+        auto next = [&](u64 below) {
+            u64 best = NO_KEY;
+            for (u32 row = share.first * TILE_ROWS + thread_index(); row < end; row += BLOCK_THREADS) {
+                u64 key = key_of(logits.to.plain[row], row);
+                if (key < below) best = larger(best, key);
+            }
+            return best;
+        };
+        Best(work).take(args.top_k, next, [&](u32 n, u64 key) { top[n] = key; });
     }
-    best = block_best(best, reinterpret_cast<u64*>(work));
-    if (thread_index() != 0) return;
-    args.bests[block_x()] = best;
-    store_release(args.ended + block_x(), number);
+    if (thread_index() == 0) store_release(args.ended + block_x(), number);
 }
-// Tells the host what has come of a token, and waits to be asked for the next one, if there may be one in this launch. Whether it was is left
-// behind the keys of warps.
+// Tells the host what has come of a token, and waits to be asked for the next one, if there may be one in this launch.
 DEVICE void answer(const StepArgs& args, const Waiting& token, u8* work) {
     u32 number = token.epoch;
-    u64 best = NO_KEY;
     for (u32 block = thread_index(); block < grid_x(); block += BLOCK_THREADS) {
         u32 looks = 0;
         while (load_acquire(args.ended + block) != number && keeps_waiting(token, looks)) {}
-        best = larger(best, args.bests[block]);
     }
-    u64* of_warps = reinterpret_cast<u64*>(work);
-    // The block's own ones have been looked at.
+    // The block's own keys have been looked at.
     sync_threads();
-    best = block_best(best, of_warps);
-    if (thread_index() != 0) return;
     Mail& mail = *args.mail;
-    u32 next = next_token(args, number);
-    store_far(&mail.best, id_of(best));
+    auto next = [&](u64 below) {
+        u64 best = NO_KEY;
+        for (u32 block = thread_index(); block < grid_x(); block += BLOCK_THREADS) {
+            const u64* top = args.tops + block * args.top_k;
+            u32 n = 0;
+            while (n < args.top_k && top[n] >= below) n++;
+            if (n < args.top_k) best = larger(best, top[n]);
+        }
+        return best;
+    };
+    Best(work).take(args.top_k, next, [&](u32 n, u64 key) {
+        store_far(mail.ids + n, id_of(key));
+        store_far(mail.values + n, f32_to_bits(logit_of(key)));
+    });
+    if (thread_index() != 0) return;
+    u32 following = next_token(args, number);
     store_release_far(&mail.answered, number);
     bool is_asked = false, may_be = number != args.last_epoch;
     u64 begin = nanoseconds();
     while (may_be && !is_asked) {
         u32 asked = load_acquire_far(&mail.asked.number);
-        is_asked = asked == next;
+        is_asked = asked == following;
         may_be = asked != 0 && nanoseconds() - begin < args.patience;
         let_others_run();
     }
-    if (!is_asked) store_release_far(&mail.left, next);
-    of_warps[BLOCK_WARPS] = is_asked;
+    if (!is_asked) store_release_far(&mail.left, following);
+    reinterpret_cast<u64*>(work)[IS_ASKED] = is_asked;
 }
 // All threads; `token` is the next one then.
 DEVICE void end_token(const StepArgs& args, Waiting& token, const Phase* phases, const Share* shares, u8* work) {

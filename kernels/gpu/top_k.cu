@@ -3,9 +3,11 @@
 // Two passes: every slice of a row gives its own best, in order, and its share of the sum of exponentials; then the
 // slices' lists are merged. Where the best one alone is asked for, whoever does a row's last slice merges them.
 #include "far.h"
-#include "keys.h"
+#include "likeliest.h"
 
 constexpr u32 THREADS = 256, WARPS = THREADS / LANES, EACH = 8, SLICE = THREADS * EACH;
+
+using Best = Likeliest<WARPS>;
 
 struct TopKArgs {
     // [N, V]
@@ -34,16 +36,6 @@ DEVICE void tell(const TopKArgs& args) {
     store_release_far(args.told, args.number_at ? *args.number_at : args.number);
 }
 
-// Of all threads. `side`: another in each of two calls that follow one another.
-DEVICE u64 block_best(u64 key, u32 side) {
-    SHARED u64 best[2][WARPS];
-    key = warp_best(key);
-    if (lane_index() == 0) best[side][warp_index()] = key;
-    sync_threads();
-    key = best[side][0];
-    for (u32 w = 1; w < WARPS; w++) key = larger(key, best[side][w]);
-    return key;
-}
 DEVICE float block_max(float x) {
     SHARED float tops[WARPS];
     x = warp_max(x);
@@ -64,10 +56,11 @@ DEVICE float block_sum(float x) {
 
 // Grid: slices, rows.
 KERNEL(top_k_slices, TopKArgs, 256) {
+    SHARED u64 found[Best::KEYS];
     u32 slice = block_x(), first = slice * SLICE;
     const float* logits = args.logits + (u64)block_y() * args.vocab_size;
     u64 at = (u64)block_y() * args.num_slices + slice;
-    u64 keys[EACH], best = NO_KEY;
+    u64 keys[EACH];
     float values[EACH], top = bits_to_f32(0xff800000u), sum = 0;
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) {
@@ -76,37 +69,28 @@ KERNEL(top_k_slices, TopKArgs, 256) {
         values[i] = is_there ? logits[id] : bits_to_f32(0xff800000u);
         keys[i] = is_there ? key_of(values[i], id) : NO_KEY;
         top = larger(top, values[i]);
-        best = larger(best, keys[i]);
     }
     top = block_max(top);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) sum += exponential(values[i] - top);
     sum = block_sum(sum);
     if (thread_index() == 0) args.sums[at] = {top, sum};
-    for (u32 n = 0; n < args.per_slice; n++) {
-        u64 winner = block_best(best, n % 2);
-        if (thread_index() == 0) args.best[at * args.per_slice + n] = winner;
-        if (best != winner || winner == NO_KEY) continue;
-        best = NO_KEY;
+    auto next = [&](u64 below) {
+        u64 best = NO_KEY;
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) {
-            if (keys[i] == winner) keys[i] = NO_KEY;
-            best = larger(best, keys[i]);
-        }
-    }
-}
-
-// Best of the slices that a thread looks after, given how many each has handed out.
-DEVICE u64 next_of(const u64* best, const u32* taken, u32 num_slices, u32 per_slice) {
-    u64 key = NO_KEY;
-    for (u32 slice = thread_index(); slice < num_slices; slice += THREADS)
-        if (taken[slice] < per_slice) key = larger(key, best[(u64)slice * per_slice + taken[slice]]);
-    return key;
+        for (u32 i = 0; i < EACH; i++)
+            if (keys[i] < below) best = larger(best, keys[i]);
+        return best;
+    };
+    u64* best = args.best + at * args.per_slice;
+    Best(found).take(args.per_slice, next, [&](u32 n, u64 key) { best[n] = key; });
 }
 
 // Grid: rows.
 KERNEL(top_k_merge, TopKArgs, 256) {
     DYNAMIC_SHARED(memory);
+    SHARED u64 found[Best::KEYS];
+    // How many each slice has handed out.
     u32* taken = reinterpret_cast<u32*>(memory);
     const u64* best = args.best + (u64)block_x() * args.num_slices * args.per_slice;
     const Vec2f* sums = args.sums + (u64)block_x() * args.num_slices;
@@ -120,24 +104,27 @@ KERNEL(top_k_merge, TopKArgs, 256) {
         sum = fused_multiply_add(sums[slice].y, exponential(sums[slice].x - top), sum);
     sum = block_sum(sum);
     float log_sum = log2_fast(sum) * 0.69314718055994530942f;
-    u64 mine = next_of(best, taken, args.num_slices, args.per_slice);
-    for (u32 n = 0; n < args.k; n++) {
-        u64 winner = block_best(mine, n % 2);
-        if (thread_index() == 0) {
-            args.ids[block_x() * args.k + n] = id_of(winner);
-            args.log_probs[block_x() * args.k + n] = logit_of(winner) - top - log_sum;
-            args.values[block_x() * args.k + n] = logit_of(winner);
+    auto next = [&](u64 below) {
+        u64 key = NO_KEY;
+        for (u32 slice = thread_index(); slice < args.num_slices; slice += THREADS) {
+            const u64* of_slice = best + (u64)slice * args.per_slice;
+            while (taken[slice] < args.per_slice && of_slice[taken[slice]] >= below) taken[slice]++;
+            if (taken[slice] < args.per_slice) key = larger(key, of_slice[taken[slice]]);
         }
-        if (mine != winner) continue;
-        taken[id_of(winner) / SLICE]++;
-        mine = next_of(best, taken, args.num_slices, args.per_slice);
-    }
+        return key;
+    };
+    Best(found).take(args.k, next, [&](u32 n, u64 key) {
+        args.ids[block_x() * args.k + n] = id_of(key);
+        args.log_probs[block_x() * args.k + n] = logit_of(key) - top - log_sum;
+        args.values[block_x() * args.k + n] = logit_of(key);
+    });
     if (thread_index() == 0) tell(args);
 }
 
 // By a block with a slice of OWN ids a thread.
 template <u32 OWN> DEVICE void find_best(const TopKArgs& args) {
     SHARED u32 is_last;
+    SHARED u64 found[2][Best::KEYS];
     u32 slice = block_x(), row = block_y();
     const float* logits = args.logits + (u64)row * args.vocab_size;
     u64* of_slices = args.best + (u64)row * args.num_slices;
@@ -147,9 +134,8 @@ template <u32 OWN> DEVICE void find_best(const TopKArgs& args) {
         u32 id = (slice * OWN + i) * THREADS + thread_index();
         if (id < args.vocab_size) best = larger(best, key_of(logits[id], id));
     }
-    best = block_best(best, 0);
+    Best(found[0]).take(1, [&](u64) { return best; }, [&](u32, u64 key) { of_slices[slice] = key; });
     if (thread_index() == 0) {
-        of_slices[slice] = best;
         fence_device();
         is_last = take_ticket(args.tickets + row, args.num_slices) + 1 == args.num_slices;
         fence_device();
@@ -158,10 +144,10 @@ template <u32 OWN> DEVICE void find_best(const TopKArgs& args) {
     if (!is_last) return;
     best = NO_KEY;
     for (u32 s = thread_index(); s < args.num_slices; s += THREADS) best = larger(best, of_slices[s]);
-    best = block_best(best, 1);
-    if (thread_index() != 0) return;
-    args.ids[row] = id_of(best);
-    tell(args);
+    Best(found[1]).take(1, [&](u64) { return best; }, [&](u32, u64 key) {
+        args.ids[row] = id_of(key);
+        tell(args);
+    });
 }
 // Grid: slices, rows.
 KERNEL(best_ids, TopKArgs, 256) { find_best<EACH>(args); }

@@ -155,10 +155,10 @@ pub trait Device: Send + Sync {
     /// See [`KvAppendArgs`].
     fn kv_append(&self, args: KvAppendArgs<'_>);
 
-    /// In a step: the best id of one row of logits is what [`Device::top_k`] is asked for as soon as the step has been. A device may
-    /// look for it as a part of the step.
-    fn seek_best(&self, logits: &Buffer, vocab_size: usize) {
-        let _ = (logits, vocab_size);
+    /// In a step: the `k` likeliest ids of one row of logits (\[vocab_size\]) are what [`Device::top_k`] is asked for as soon as the step
+    /// has been, with their values where they are more than one. A device may look for them as a part of the step.
+    fn seek_top(&self, logits: &Buffer, vocab_size: usize, k: usize) {
+        let _ = (logits, vocab_size, k);
     }
 
     /// See [`TopKArgs`].

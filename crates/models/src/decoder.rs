@@ -245,18 +245,12 @@ impl Decoder {
         // A row by itself is all that logits can be wanted of: then they are part of the step.
         let own_head = head.as_ref().filter(|_| num_rows == 1 && plan.is_read());
         let has_logits = own_head.is_some();
-        let seeks_best = has_logits && !plan.best_rows.is_empty();
+        let sought = plan.sought(config.vocab_size).filter(|_| has_logits);
         let step = Step {
             tokens: &plan.tokens,
             segments: &segments,
             visibility: Visibility::Ancestors,
-            variant: &(
-                self.instance,
-                verifies,
-                capture_layers,
-                has_logits,
-                seeks_best,
-            ),
+            variant: &(self.instance, verifies, capture_layers, has_logits, sought),
         };
         device.step(&step, &mut || {
             if let Some(embedding) = embedding {
@@ -299,8 +293,8 @@ impl Decoder {
                 let embedding = embedding.as_ref();
                 head.logits(device, config, embedding, (&s.h, 1), &mut s.logits);
             }
-            if seeks_best {
-                device.seek_best(&s.logits, config.vocab_size);
+            if let Some(k) = sought {
+                device.seek_top(&s.logits, config.vocab_size, k);
             }
         });
         if self.head.is_none() {

@@ -141,6 +141,15 @@ impl Plan {
         rows.iter().any(|rows| !rows.is_empty())
     }
 
+    /// How many of the likeliest tokens are wanted of its first row, where no more is wanted of it.
+    pub(crate) fn sought(&self, vocab_size: usize) -> Option<usize> {
+        match (&self.best_rows[..], &self.top_rows[..]) {
+            ([0, ..], _) => Some(1),
+            (_, [0, ..]) => Some(self.top_k[0].min(vocab_size)),
+            _ => None,
+        }
+    }
+
     /// The device's view.
     pub(crate) fn device_segments(&self) -> Vec<Segment<'_>> {
         self.segments

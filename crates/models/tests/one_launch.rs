@@ -26,9 +26,11 @@ const DENSE: [Case; 3] = [
 ];
 /// Tokens before the steps, so that these cross from one split of attention to the next.
 const PROMPT: usize = 250;
-const STEPS: usize = 12;
-/// Of them, where logits and best ids are asked for by turns: of each kind a step runs, and the next one is recorded.
-const AS_ONE: u64 = STEPS as u64 - 4;
+const STEPS: usize = 18;
+/// Of them, where logits, best ids and likeliest ids are asked for by turns: of each kind a step runs, and the next one is recorded.
+const AS_ONE: u64 = STEPS as u64 - 6;
+/// Likeliest ids with their logits: as many as samplers draw from by default.
+const TOP: usize = 20;
 
 fn gpu() -> Arc<GpuDevice> {
     let device = match device_name() {
@@ -46,11 +48,12 @@ fn open(device: &Arc<GpuDevice>, (name, kv_type): Case) -> Model {
     open_on(Arc::clone(device) as _, data().join(name), kv_type)
 }
 
-/// Which logits of a step are asked for: every other time the best id alone.
+/// What of a step's logits is asked for: all, the best id alone, or the likeliest ones.
 fn by_turns(i: usize) -> LogitsWanted {
-    match i % 2 {
+    match i % 3 {
         0 => LogitsWanted::Last,
-        _ => LogitsWanted::LastBest,
+        1 => LogitsWanted::LastBest,
+        _ => LogitsWanted::LastTop(TOP),
     }
 }
 
@@ -82,6 +85,8 @@ fn run(
         let output = model.forward(&batch(vec![segment])).unwrap();
         bits.extend(output.logits.iter().map(|value| value.to_bits()));
         bits.extend(output.best.iter().map(|(_, best)| best));
+        let tops = output.tops.iter().flat_map(|(_, top)| top);
+        bits.extend(tops.flat_map(|(id, value)| [*id, value.to_bits()]));
     }
     assert!(model.snapshot(other).unwrap() == before, "{case:?}");
     (bits, model.snapshot(sequence).unwrap())
@@ -115,44 +120,34 @@ fn one_launch_has_the_bits_of_many_in_dense_models() {
 /// A launch goes on with the next token where that is asked for in time, and ends where it is not, or where something else is.
 #[test]
 fn several_tokens_of_a_launch_have_the_bits_of_as_many_launches() {
-    let best = |_| LogitsWanted::LastBest;
     let all_but_one = |i| match i {
         255 => LogitsWanted::Last,
         _ => LogitsWanted::LastBest,
     };
+    let top = |_| LogitsWanted::LastTop(TOP);
     let (long, short) = (Duration::from_millis(100), Duration::from_nanos(1));
     type Wanted = fn(usize) -> LogitsWanted;
-    let cases: [(Case, &[(Wanted, Duration)]); 2] = [
-        (HYBRID[2], &[(all_but_one, long)]),
-        (DENSE[0], &[(best, long), (best, short)]),
+    let cases: [(Case, Wanted, &[Duration]); 3] = [
+        (HYBRID[2], all_but_one, &[long]),
+        (HYBRID[0], top, &[long]),
+        (DENSE[0], |_| LogitsWanted::LastBest, &[long, short]),
     ];
-    for (case, ways) in cases {
+    for (case, wanted, patiences) in cases {
         let pieces = gpu();
         pieces.set_decode_path(DecodePath::Graph);
-        let expected = run(&pieces, case, best);
-        for &(wanted, patience) in ways {
+        let expected = run(&pieces, case, wanted);
+        for &patience in patiences {
             let whole = gpu();
             whole.set_decode_path(DecodePath::Megakernel);
             whole.set_one_row_patience(patience);
-            let (mut bits, state) = run(&whole, case, wanted);
+            let (bits, state) = run(&whole, case, wanted);
             let (steps, launches) = whole.one_row_steps();
             assert!(steps > 6, "{case:?}: {steps} steps");
             match patience == long {
                 true => assert!(launches < steps, "{case:?}: {launches} launches of {steps}"),
                 false => assert_eq!(launches, steps, "{case:?}"),
             }
-            if bits.len() > STEPS {
-                // A row of logits in place of its best id.
-                let first = 255 - PROMPT;
-                let row: Vec<_> = bits
-                    .drain(first..bits.len() + 1 - (STEPS - first))
-                    .collect();
-                let logit = |&bits: &u32| f32::from_bits(bits);
-                let top = row.iter().map(logit).fold(f32::MIN, f32::max);
-                let id = row.iter().position(|bits| logit(bits) == top);
-                bits.insert(first, id.unwrap() as u32);
-            }
-            assert!(bits == expected.0, "{case:?}, {patience:?}: ids differ");
+            assert!(bits == expected.0, "{case:?}, {patience:?}: results differ");
             assert!(state == expected.1, "{case:?}, {patience:?}: states differ");
         }
     }

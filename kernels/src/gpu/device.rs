@@ -21,7 +21,6 @@ use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::hip::HipDriver;
 use crate::gpu::inputs::Inputs;
-use crate::gpu::megakernel::Logits;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::one_row::OneRow;
@@ -29,7 +28,7 @@ use crate::gpu::rope::TurnTables;
 use crate::gpu::scratch::{Scratch, ScratchMemory};
 use crate::gpu::steps::{Next, Recorded, Recording, Shape, Steps};
 use crate::gpu::tables::HostTables;
-use crate::gpu::top_k::Results;
+use crate::gpu::top_k::{Logits, MOST_SOUGHT, Results, Sought};
 use crate::kv::KvType;
 use crate::prompt::{SparseAttentionArgs, TailProductsArgs, TailWeightsArgs};
 
@@ -173,13 +172,13 @@ impl GpuDevice {
     ) -> Result<(), DeviceError> {
         let moves = self.moves.load(Ordering::Relaxed);
         let number = self.put_inputs(tables.clone(), step.tokens)?;
-        let mut best_of = None;
+        let mut sought = None;
         let recorded = self.driver.begin_capture().then(|| {
             self.note(self.take_inputs());
             work();
-            best_of = self.one_row.sought();
-            if let Some(logits) = best_of {
-                self.note(self.look_for_best(logits));
+            sought = self.one_row.sought();
+            if let Some(sought) = sought {
+                self.note(self.look_for_sought(sought));
             }
             self.driver.end_capture()
         });
@@ -194,7 +193,7 @@ impl GpuDevice {
             Some(Ok(graph)) => {
                 let recording = Recording {
                     graph,
-                    best_of,
+                    sought,
                     launch: self.one_launch(step, most_seen, work),
                 };
                 self.replay(&recording, number);
@@ -442,13 +441,15 @@ impl Device for GpuDevice {
         self.note(self.kv_append_op(args));
     }
 
-    fn seek_best(&self, logits: &Buffer, vocab_size: usize) {
-        if self.tell(|_| ()) {
-            return;
+    fn seek_top(&self, logits: &Buffer, vocab_size: usize, k: usize) {
+        let logits = Logits {
+            at: logits.on_gpu().memory.ptr(),
+            len: vocab_size,
+        };
+        let sought = Sought { logits, k };
+        if k <= MOST_SOUGHT && !self.tell(|recorder| recorder.seek(sought)) {
+            self.one_row.set_sought(sought, None);
         }
-        let at = logits.on_gpu().memory.ptr();
-        let len = vocab_size;
-        self.one_row.set_sought(Logits { at, len }, None);
     }
 
     fn top_k(&self, args: TopKArgs<'_>) {

@@ -129,7 +129,7 @@ impl GpuDevice {
         if self.inbox().reserve(&self.driver, words)? {
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
-        self.reserve_best()
+        self.reserve_sought()
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
@@ -202,8 +202,8 @@ impl GpuDevice {
         self.inbox().ask();
         // SAFETY: nothing moved since it was recorded, and the caller's buffers are those of its variant.
         unsafe { self.driver.launch_graph(recording.graph) };
-        if let Some(logits) = recording.best_of {
-            self.one_row.set_sought(logits, Some(number));
+        if let Some(sought) = recording.sought {
+            self.one_row.set_sought(sought, Some(number));
         }
     }
 

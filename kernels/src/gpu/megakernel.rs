@@ -32,6 +32,7 @@ pub(super) use crate::gpu::megakernel::recorder::Recorder;
 pub(super) use crate::gpu::megakernel::remembered::{Remembered, StepId};
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::tables::{HostTables, NONE, TablePtrs};
+use crate::gpu::top_k::{Logits, Sought};
 use crate::kv::{KvType, KvTypes};
 
 /// Pieces of the ring at most.
@@ -48,7 +49,7 @@ const ATTENDING: usize = 8;
 const COMBINE_BYTES: usize = 16 * 32 * 20;
 
 /// Bytes of shared memory that the end of a token takes of what its phases work with.
-const END_BYTES: usize = 256;
+const END_BYTES: usize = 384;
 /// Tokens of a launch, which so ends soon for whoever else wants the device.
 const MOST_TOKENS: u32 = 16;
 /// What is waited for.
@@ -132,13 +133,6 @@ pub(super) fn sources() -> Vec<Source> {
     by_bulk.into_iter().chain(by_lanes).collect()
 }
 
-/// The row of logits that a step ends with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Logits {
-    pub at: DevicePtr,
-    pub len: usize,
-}
-
 /// How a launch goes, and how often it may look back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner {
@@ -165,8 +159,8 @@ pub(super) struct Program {
     source: Source,
     /// How steps like it are known from one start to the next.
     pub id: StepId,
-    /// Whose best id is told.
-    pub logits: Option<Logits>,
+    /// What is told of a token's logits.
+    pub sought: Option<Sought>,
     launch: Launch,
     /// But for its token and manner.
     args: StepArgs,
@@ -233,7 +227,9 @@ impl Program {
         };
         let blocks = recorder.plan.blocks();
         let mail = Mailbox::new(driver, recorder.most_seen.div_ceil(PAGE_TOKENS))?;
-        let logits = logits_of(&phases);
+        let last = logits_of(&phases);
+        let sought = recorder.sought.filter(|sought| Some(sought.logits) == last);
+        let top_k = sought.map_or(0, |sought| sought.k);
         let args = StepArgs {
             phases: upload(bytemuck::cast_slice(&packed))?,
             shares: upload(bytemuck::cast_slice(&recorder.plan.shares()))?,
@@ -242,13 +238,13 @@ impl Program {
             tables,
             is_stuck,
             mail: mail.ptr(),
-            bests: upload(&vec![0; blocks * size_of::<u64>()])?,
+            tops: upload(&vec![0; blocks * top_k * size_of::<u64>()])?,
             ended: upload(&vec![0; blocks * size_of::<u32>()])?,
             said: upload(&[0; size_of::<u32>()])?,
             embed: recorder
                 .embed
                 .map_or_else(Embed::default, |(embed, _)| embed),
-            best_phase: logits.map_or(NONE, |_| phases.len() as u32 - 1),
+            top_k: top_k as u32,
             num_tokens: 1,
             patience: 0,
             last_epoch: 0,
@@ -279,7 +275,7 @@ impl Program {
         let program = Self {
             id: StepId::new(device.facts(), &source, &step),
             source,
-            logits,
+            sought,
             launch: Launch {
                 grid: [blocks as u32, 1, 1],
                 threads: (warps * 32) as u32,
@@ -371,17 +367,17 @@ impl Program {
         Ok((number, true))
     }
 
-    /// The best id of a token that was asked for; waits for it.
+    /// What was sought of a token that was asked for: ids, and their values' bits; waits for it.
     ///
     /// # Errors
     /// The device failed.
-    pub fn best(&self, device: &GpuDevice, number: u32) -> Result<u32, DeviceError> {
-        device.wait_until(ANSWER, || self.mail.answer(number).is_some())?;
+    pub fn top(&self, device: &GpuDevice, number: u32) -> Result<Vec<u32>, DeviceError> {
+        device.wait_until(ANSWER, || self.mail.is_answered(number))?;
         self.asked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .is_taken = true;
-        Ok(self.mail.answer(number).unwrap_or_default())
+        Ok(self.mail.top(self.args.top_k as usize))
     }
 
     /// Nothing more is asked of a launch that waits.

@@ -11,11 +11,12 @@ use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver};
 use crate::gpu::megakernel::{
-    Choice, Logits, Manner, Program, Recorder, Remembered, StuckFlag, Way, block_warps,
+    Choice, Manner, Program, Recorder, Remembered, StuckFlag, Way, block_warps,
 };
 use crate::gpu::places;
 use crate::gpu::steps::{OneLaunch, Recording, seen_bucket};
 use crate::gpu::tables::HostTables;
+use crate::gpu::top_k::{Logits, Sought};
 
 /// How long a launch waits to be asked for the next token, where that is likely: longer than it takes to send the last one on its way
 /// and to come back, and little for who has something else for the device to do.
@@ -30,7 +31,7 @@ pub(super) struct OneRow {
     stuck: OnceLock<StuckFlag>,
     remembered: Remembered,
     last: Mutex<Option<LastStep>>,
-    sought: Mutex<Option<Sought>>,
+    looks_for: Mutex<Option<LooksFor>>,
     /// The device has told what came of all that it was asked.
     is_done: AtomicBool,
     /// Steps that went as one launch, or as a part of one.
@@ -43,14 +44,14 @@ pub(super) struct OneRow {
 struct LastStep {
     launch: Arc<OneLaunch>,
     number: u32,
-    /// Its best id was asked for: then its launch is done with it, and the same is likely of the next step.
+    /// What it looked for was asked for: then its launch is done with it, and the same is likely of the next step.
     is_told: bool,
 }
 
-/// Logits whose best id the step looks for.
+/// What the step looks for.
 #[derive(Clone, Copy, Debug)]
-struct Sought {
-    logits: Logits,
+struct LooksFor {
+    sought: Sought,
     /// Of the results with it, where they are on their way.
     number: Option<u32>,
 }
@@ -86,7 +87,7 @@ impl OneRow {
             stuck: OnceLock::new(),
             remembered: Remembered::new(places::kernel_cache()),
             last: Mutex::default(),
-            sought: Mutex::default(),
+            looks_for: Mutex::default(),
             is_done: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             launches: AtomicU64::new(0),
@@ -116,17 +117,19 @@ impl OneRow {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_sought(&self) -> MutexGuard<'_, Option<Sought>> {
-        self.sought.lock().unwrap_or_else(PoisonError::into_inner)
+    fn looks_for(&self) -> MutexGuard<'_, Option<LooksFor>> {
+        self.looks_for
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The step's logits whose best id is to be looked for.
-    pub fn sought(&self) -> Option<Logits> {
-        self.lock_sought().map(|sought| sought.logits)
+    /// What the step is to look for.
+    pub fn sought(&self) -> Option<Sought> {
+        self.looks_for().map(|looks_for| looks_for.sought)
     }
 
-    pub fn set_sought(&self, logits: Logits, number: Option<u32>) {
-        *self.lock_sought() = Some(Sought { logits, number });
+    pub fn set_sought(&self, sought: Sought, number: Option<u32>) {
+        *self.looks_for() = Some(LooksFor { sought, number });
     }
 
     /// Whether the device has done the last step, and was asked for nothing since.
@@ -142,7 +145,7 @@ impl OneRow {
     /// Something else is asked of the device: a launch that waits for another token need not.
     pub fn end(&self) {
         self.is_done.store(false, Ordering::Relaxed);
-        *self.lock_sought() = None;
+        *self.looks_for() = None;
         if let Some(last) = self.last().take() {
             last.launch.program.dismiss();
         }
@@ -304,7 +307,7 @@ impl GpuDevice {
         let launches = u64::from(is_launch);
         self.one_row.launches.fetch_add(launches, Ordering::Relaxed);
         self.one_row.is_done.store(false, Ordering::Relaxed);
-        *self.one_row.lock_sought() = None;
+        *self.one_row.looks_for() = None;
         *last = Some(LastStep {
             launch: Arc::clone(launch),
             number,
@@ -313,29 +316,28 @@ impl GpuDevice {
         Ok(())
     }
 
-    /// The best id of the last step's logits, where it is that which is wanted and the step tells it.
-    pub(super) fn best_of_step(&self, args: &TopKArgs<'_>) -> Result<Option<u32>, DeviceError> {
-        let wanted = Logits {
+    /// Ids and values that the last step has looked for, where they are what is wanted: values only of more ids than one.
+    pub(super) fn top_of_step(&self, args: &TopKArgs<'_>) -> Result<Option<Vec<u32>>, DeviceError> {
+        let logits = Logits {
             at: args.logits.on_gpu().memory.ptr(),
             len: args.vocab_size,
         };
-        let mut last = self.one_row.last();
-        let is_it =
-            args.num_rows == 1 && args.k == 1 && args.log_probs.is_none() && args.values.is_none();
-        if !is_it {
+        let wanted = Sought { logits, k: args.k };
+        let has_values = args.values.is_none() || args.k > 1;
+        if args.num_rows != 1 || args.log_probs.is_some() || !has_values {
             return Ok(None);
         }
-        let sought = *self.one_row.lock_sought();
-        let sought = sought.filter(|sought| sought.logits == wanted);
-        if let Some(number) = sought.and_then(|sought| sought.number) {
-            return self.best_of_results(number).map(Some);
+        let looks_for = *self.one_row.looks_for();
+        let looks_for = looks_for.filter(|looks_for| looks_for.sought == wanted);
+        if let Some(number) = looks_for.and_then(|looks_for| looks_for.number) {
+            return self.told(number, wanted.words()).map(Some);
         }
-        match &mut *last {
-            Some(last) if last.launch.program.logits == Some(wanted) => {
-                let best = last.launch.program.best(self, last.number)?;
+        match &mut *self.one_row.last() {
+            Some(last) if last.launch.program.sought == Some(wanted) => {
+                let top = last.launch.program.top(self, last.number)?;
                 last.is_told = true;
                 self.one_row.set_done();
-                Ok(Some(best))
+                Ok(Some(top))
             }
             _ => Ok(None),
         }

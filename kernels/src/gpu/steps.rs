@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::{Step, Visibility};
 use crate::gpu::driver::{Driver, Graph};
-use crate::gpu::megakernel::{Choice, Logits, Program};
+use crate::gpu::megakernel::{Choice, Program};
+use crate::gpu::top_k::Sought;
 
 /// Steps of more rows take so long that their launches do not show.
 pub(super) const MAX_ROWS: usize = 160;
@@ -63,8 +64,8 @@ pub(super) struct OneLaunch {
 #[derive(Clone, Debug)]
 pub(super) struct Recording {
     pub graph: Graph,
-    /// The last of them looks for the best id of these logits.
-    pub best_of: Option<Logits>,
+    /// The last of them look for this.
+    pub sought: Option<Sought>,
     pub launch: Option<Arc<OneLaunch>>,
 }
 

@@ -7,7 +7,6 @@ use crate::device::TopKArgs;
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Driver, Launch, Source};
-use crate::gpu::megakernel::Logits;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::words::Words;
 
@@ -16,6 +15,34 @@ const SLICE: usize = 2048;
 /// The same where only the best of several rows are asked for.
 const LONG_SLICE: usize = 4 * SLICE;
 const THREADS: u32 = 256;
+
+/// A row of logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Logits {
+    pub at: DevicePtr,
+    pub len: usize,
+}
+
+/// The likeliest ids of a row that a step looks for itself, with their values where they are more than one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sought {
+    pub logits: Logits,
+    /// [`MOST_SOUGHT`] at most.
+    pub k: usize,
+}
+
+/// As many as samplers draw from; see gpu/phases.h.
+pub(super) const MOST_SOUGHT: usize = 64;
+
+impl Sought {
+    /// Words of its results.
+    pub(super) fn words(self) -> usize {
+        match self.k {
+            1 => 1,
+            k => 2 * k,
+        }
+    }
+}
 
 /// See gpu/top_k.cu.
 #[derive(Clone, Copy)]
@@ -112,9 +139,6 @@ impl Told {
     }
 }
 
-/// Of one row's best id alone.
-const BEST_LEN: usize = 1;
-
 fn check(what: &str, got: usize, expected: usize) {
     assert!(
         got >= expected,
@@ -136,10 +160,24 @@ impl GpuDevice {
         if rows == 0 || k == 0 {
             return Ok(());
         }
-        if let Some(best) = self.best_of_step(&args)? {
-            args.ids[0] = best;
-            return Ok(());
+        let results = match self.top_of_step(&args)? {
+            Some(results) => results,
+            None => self.search(&args)?,
+        };
+        let (ids, of_ids) = results.split_at(rows * k);
+        args.ids[..rows * k].copy_from_slice(ids);
+        let of_ids = of_ids.chunks_exact(rows * k);
+        for (wanted, of_ids) in [args.values, args.log_probs].into_iter().zip(of_ids) {
+            for (to, bits) in wanted.into_iter().flatten().zip(of_ids) {
+                *to = f32::from_bits(*bits);
+            }
         }
+        Ok(())
+    }
+
+    /// Ids, values and logarithms of probabilities of all rows; ids alone, where no more is wanted than the best one of each.
+    fn search(&self, args: &TopKArgs<'_>) -> Result<Vec<u32>, DeviceError> {
+        let (rows, k) = (args.num_rows, args.k);
         // One of a row alone needs no sums.
         let is_best = k == 1 && args.log_probs.is_none() && args.values.is_none();
         self.reserve_results(3 * rows * k)?;
@@ -149,16 +187,7 @@ impl GpuDevice {
             len: args.vocab_size,
         };
         self.look_for(logits, (rows, k), is_best, Number::Known(number))?;
-        let results = self.told(number, if is_best { rows } else { 3 * rows * k })?;
-        let (ids, of_ids) = results.split_at(rows * k);
-        args.ids[..rows * k].copy_from_slice(ids);
-        let of_ids = of_ids.chunks_exact(rows * k);
-        for (wanted, of_ids) in [args.log_probs, args.values].into_iter().zip(of_ids) {
-            for (to, bits) in wanted.into_iter().flatten().zip(of_ids) {
-                *to = f32::from_bits(*bits);
-            }
-        }
-        Ok(())
+        self.told(number, if is_best { rows } else { 3 * rows * k })
     }
 
     /// Launches the search for the `k` likeliest ids of rows of logits, and for the best one only where `is_best`.
@@ -190,8 +219,8 @@ impl GpuDevice {
             best,
             sums: best.add(best_bytes),
             ids,
-            log_probs: ids.add(rows * k * size_of::<u32>()),
-            values: ids.add(2 * rows * k * size_of::<u32>()),
+            values: ids.add(rows * k * size_of::<u32>()),
+            log_probs: ids.add(2 * rows * k * size_of::<u32>()),
             told,
             tickets,
             number_at,
@@ -219,19 +248,15 @@ impl GpuDevice {
         self.launch(&source(), "top_k_merge", merge, &args)
     }
 
-    /// In a recording: the best id of a row of logits becomes the step's result.
-    pub(super) fn look_for_best(&self, logits: Logits) -> Result<(), DeviceError> {
+    /// In a recording: what is sought becomes the step's result.
+    pub(super) fn look_for_sought(&self, sought: Sought) -> Result<(), DeviceError> {
+        let Sought { logits, k } = sought;
         let number = Number::At(self.number_of_results());
-        self.look_for(logits, (1, 1), true, number)
-    }
-
-    /// The best id that is the result of a step.
-    pub(super) fn best_of_results(&self, number: u32) -> Result<u32, DeviceError> {
-        Ok(self.told(number, BEST_LEN)?[0])
+        self.look_for(logits, (1, k), k == 1, number)
     }
 
     /// Waits for results, and gives the first `len` words of them.
-    fn told(&self, number: u32, len: usize) -> Result<Vec<u32>, DeviceError> {
+    pub(super) fn told(&self, number: u32, len: usize) -> Result<Vec<u32>, DeviceError> {
         let told = self.results.lock();
         let word = |at| told.words().word(at);
         let is_told = || word(0).load(Ordering::Acquire) == number;
@@ -250,8 +275,8 @@ impl GpuDevice {
     }
 
     /// Room for the results of a recorded step.
-    pub(super) fn reserve_best(&self) -> Result<(), DeviceError> {
-        self.reserve_results(BEST_LEN)
+    pub(super) fn reserve_sought(&self) -> Result<(), DeviceError> {
+        self.reserve_results(3 * MOST_SOUGHT)
     }
 
     /// The number of the next results.

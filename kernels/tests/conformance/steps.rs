@@ -42,18 +42,24 @@ fn a_step_that_cannot_be_recorded_is_done_piece_by_piece() {
     }
 }
 
-/// The best id that a step looks for is that of its own logits, whatever is asked besides and by whomever.
+/// The likeliest ids that a step looks for are those of its own logits, whatever is asked besides and by whomever.
 #[test]
-fn a_step_tells_the_best_id_of_its_logits() {
+fn a_step_tells_the_likeliest_ids_of_its_logits() {
     const IDS: usize = 5000;
     for device in devices() {
         let device = device.as_ref();
-        let rows = 40;
+        let rows = 24;
         let bytes = Noise(83).weights(DType::F32, rows, IDS);
         let table = load(device, DType::F32, rows, IDS, &bytes);
         let values: &[f32] = bytemuck::cast_slice(&bytes);
         let row_of = |id: u32| &values[id as usize * IDS..][..IDS];
-        let best_of = |row: &[f32]| (0..IDS).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+        let likeliest = |row: &[f32], k: usize| {
+            let mut ids: Vec<u32> = (0..IDS as u32).collect();
+            ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
+            ids.truncate(k);
+            let values: Vec<f32> = ids.iter().map(|&id| row[id as usize]).collect();
+            (ids, values)
+        };
         let mut logits = zeros(device, IDS);
         let top = |logits: &Buffer, k: usize| {
             let (mut ids, mut found) = (vec![0; k], vec![0.0; k]);
@@ -68,7 +74,11 @@ fn a_step_tells_the_best_id_of_its_logits() {
             });
             (ids, found)
         };
-        for id in 0..rows as u32 {
+        // More than are looked for in a step are a search like any other.
+        for (k, id) in [1, 20, 65]
+            .into_iter()
+            .flat_map(|k| (0..rows as u32).map(move |id| (k, id)))
+        {
             let tokens = [id];
             let segment = Segment {
                 first_row: 0,
@@ -84,11 +94,11 @@ fn a_step_tells_the_best_id_of_its_logits() {
                 tokens: &tokens,
                 segments: &[segment],
                 visibility: Visibility::Ancestors,
-                variant: &"seeks",
+                variant: &("seeks", k),
             };
             device.step(&step, &mut || {
                 device.embed(&table, &tokens, &mut logits);
-                device.seek_best(&logits, IDS);
+                device.seek_top(&logits, IDS, k);
             });
             let mut expected = row_of(id);
             match id % 4 {
@@ -96,31 +106,29 @@ fn a_step_tells_the_best_id_of_its_logits() {
                 0 | 1 => {}
                 // Another row takes its place: what the step has found is of no use.
                 2 => {
-                    expected = row_of(id + 1);
+                    expected = row_of((id + 1) % rows as u32);
                     device.write(&mut logits, 0, expected);
                 }
-                // More than the best one, and then that.
-                _ => assert_eq!(top(&logits, 3).0.len(), 3),
+                // Another number of them, and then those.
+                _ => assert_eq!(top(&logits, 3), likeliest(expected, 3)),
             }
-            let what = format!("{}, {id}", device.name());
-            let expected_best = best_of(expected).expect("a row") as u32;
-            let mut best = [0];
-            // Asked for twice, once with its value, in either order.
+            let what = format!("{}, {id}, {k}", device.name());
+            // Asked for twice, once with their values, in either order.
             if id % 3 == 0 {
-                let (ids, found) = top(&logits, 1);
-                assert_eq!(ids, [expected_best], "{what}");
-                assert_eq!(found, [expected[expected_best as usize]], "{what}");
+                assert_eq!(top(&logits, k), likeliest(expected, k), "{what}");
             }
+            let mut ids = vec![0; k];
             device.top_k(TopKArgs {
                 num_rows: 1,
                 vocab_size: IDS,
-                k: 1,
+                k,
                 logits: &logits,
-                ids: &mut best,
+                ids: &mut ids,
                 log_probs: None,
                 values: None,
             });
-            assert_eq!(best, [expected_best], "{what}");
+            assert_eq!(ids, likeliest(expected, k).0, "{what}");
+            assert_eq!(top(&logits, k), likeliest(expected, k), "{what}");
         }
         device.finish().expect("a device without fault");
     }

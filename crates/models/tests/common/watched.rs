@@ -135,8 +135,8 @@ impl Device for Watched {
         self.inner.kv_append(args);
     }
 
-    fn seek_best(&self, logits: &Buffer, vocab_size: usize) {
-        self.inner.seek_best(logits, vocab_size);
+    fn seek_top(&self, logits: &Buffer, vocab_size: usize, k: usize) {
+        self.inner.seek_top(logits, vocab_size, k);
     }
 
     fn top_k(&self, args: TopKArgs<'_>) {

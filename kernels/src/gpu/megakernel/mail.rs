@@ -8,6 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::error::DeviceError;
 use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::tables::{HostTables, Row, SegmentEntry, Step};
+use crate::gpu::top_k::MOST_SOUGHT;
 use crate::gpu::words::Words;
 
 /// A word that is set by a launch whose blocks waited for what did not come.
@@ -44,10 +45,11 @@ struct Asked {
 const NUMBER: usize = 0;
 const ASKED: usize = 1;
 const ANSWERED: usize = 32;
-const BEST: usize = 33;
-const TAKEN: usize = 34;
-const LEFT: usize = 35;
-const PAGES: usize = 64;
+const TAKEN: usize = 33;
+const LEFT: usize = 34;
+const IDS: usize = 64;
+const VALUES: usize = IDS + MOST_SOUGHT;
+const PAGES: usize = VALUES + MOST_SOUGHT;
 
 /// Tokens are told by their numbers: what their phases' numbers are counted from.
 #[derive(Debug)]
@@ -111,9 +113,15 @@ impl Mailbox {
         self.words.word(LEFT).load(Ordering::Acquire) == number
     }
 
-    /// The best id of a token's logits, when it is done.
-    pub fn answer(&self, number: u32) -> Option<u32> {
-        let is_there = self.words.word(ANSWERED).load(Ordering::Acquire) == number;
-        is_there.then(|| self.words.word(BEST).load(Ordering::Relaxed))
+    /// Whether a token is done.
+    pub fn is_answered(&self, number: u32) -> bool {
+        self.words.word(ANSWERED).load(Ordering::Acquire) == number
+    }
+
+    /// Of a token that is done: the `k` likeliest ids, and their values' bits.
+    pub fn top(&self, k: usize) -> Vec<u32> {
+        let places = (IDS..IDS + k).chain(VALUES..VALUES + k);
+        let word = |at| self.words.word(at).load(Ordering::Relaxed);
+        places.map(word).collect()
     }
 }

@@ -27,6 +27,7 @@ use crate::gpu::megakernel::phases::{
 use crate::gpu::megakernel::pieces::{Job, Plan, Weights};
 use crate::gpu::memory::{DeviceMemory, ptr};
 use crate::gpu::rope::TurnTables;
+use crate::gpu::top_k::Sought;
 
 /// A head's answers, which are normed by whoever reads them.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +88,8 @@ pub(in crate::gpu) struct Recorder {
     pub(super) splits: Option<Splits>,
     /// The table that the step's id is embedded by, and its type.
     pub(super) embed: Option<(Embed, DType)>,
+    /// What the step is to look for.
+    pub(super) sought: Option<Sought>,
     /// Why the step is no such launch, or what failed.
     trouble: Option<DeviceError>,
 }
@@ -125,6 +128,7 @@ impl Recorder {
             delta: None,
             splits: None,
             embed: None,
+            sought: None,
             trouble: None,
         }
     }
@@ -159,6 +163,10 @@ impl Recorder {
             }
         }
         Ok((self, phases, memory))
+    }
+
+    pub fn seek(&mut self, sought: Sought) {
+        self.sought = Some(sought);
     }
 
     /// An operation that is in no such launch.

@@ -277,6 +277,14 @@ DEVICE u32 warp_least(u32 x) {
     for (u32 mask = LANES / 2; mask > 0; mask /= 2) x = smaller(x, shuffle_xor(x, mask));
     return x;
 }
+DEVICE u32 warp_most(u32 x) {
+#if ON_CUDA && __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, x);
+#else
+    for (u32 mask = LANES / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
+    return x;
+#endif
+}
 DEVICE float warp_max(float x) {
     for (u32 mask = LANES / 2; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
     return x;

@@ -17,9 +17,7 @@ DEVICE float logit_of(u64 key) {
 }
 
 DEVICE u64 warp_best(u64 key) {
-    for (u32 mask = LANES / 2; mask > 0; mask /= 2) {
-        u32 high = shuffle_xor((u32)(key >> 32), mask), low = shuffle_xor((u32)key, mask);
-        key = larger(key, (u64)high << 32 | low);
-    }
-    return key;
+    u32 high = warp_most((u32)(key >> 32));
+    u32 low = warp_most((u32)(key >> 32) == high ? (u32)key : 0);
+    return (u64)high << 32 | low;
 }

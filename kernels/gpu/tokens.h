@@ -95,20 +95,10 @@ DEVICE void answer(const StepArgs& args, const Waiting& token, u8* work) {
         u32 looks = 0;
         while (load_acquire(args.ended + block) != number && keeps_waiting(token, looks)) {}
     }
-    // The block's own keys have been looked at.
+    // The block's own keys have been looked at, and all others' are there.
     sync_threads();
     Mail& mail = *args.mail;
-    auto next = [&](u64 below) {
-        u64 best = NO_KEY;
-        for (u32 block = thread_index(); block < grid_x(); block += BLOCK_THREADS) {
-            const u64* top = args.tops + block * args.top_k;
-            u32 n = 0;
-            while (n < args.top_k && top[n] >= below) n++;
-            if (n < args.top_k) best = larger(best, top[n]);
-        }
-        return best;
-    };
-    Best(work).take(args.top_k, next, [&](u32 n, u64 key) {
+    merge_lists<BLOCK_WARPS>({args.tops, grid_x(), args.top_k}, args.top_k, work, [&](u32 n, u64 key) {
         store_far(mail.ids + n, id_of(key));
         store_far(mail.values + n, f32_to_bits(logit_of(key)));
     });

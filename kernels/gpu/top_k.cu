@@ -1,7 +1,7 @@
 // The likeliest ids of rows of logits.
 //
-// Two passes: every slice of a row gives its own best, in order, and its share of the sum of exponentials; then the
-// slices' lists are merged. Where the best one alone is asked for, whoever does a row's last slice merges them.
+// Every slice of a row gives its own best, in order, and its share of the sum of exponentials; whoever does a row's last slice merges
+// the slices' lists.
 #include "far.h"
 #include "likeliest.h"
 
@@ -54,12 +54,24 @@ DEVICE float block_sum(float x) {
     return x;
 }
 
+// Whether all other slices of the row are done. By all threads, of which the first one has written what comes of this slice.
+DEVICE bool is_last_slice(const TopKArgs& args) {
+    SHARED u32 is_last;
+    if (thread_index() == 0) {
+        fence_device();
+        is_last = take_ticket(args.tickets + block_y(), args.num_slices) + 1 == args.num_slices;
+        fence_device();
+    }
+    sync_threads();
+    return is_last;
+}
+
 // Grid: slices, rows.
-KERNEL(top_k_slices, TopKArgs, 256) {
-    SHARED u64 found[Best::KEYS];
-    u32 slice = block_x(), first = slice * SLICE;
-    const float* logits = args.logits + (u64)block_y() * args.vocab_size;
-    u64 at = (u64)block_y() * args.num_slices + slice;
+KERNEL(top_k, TopKArgs, 256) {
+    SHARED u64 found[2][Best::KEYS];
+    u32 slice = block_x(), row = block_y(), first = slice * SLICE;
+    const float* logits = args.logits + (u64)row * args.vocab_size;
+    Vec2f* sums = args.sums + (u64)row * args.num_slices;
     u64 keys[EACH];
     float values[EACH], top = bits_to_f32(0xff800000u), sum = 0;
 #pragma unroll
@@ -74,7 +86,7 @@ KERNEL(top_k_slices, TopKArgs, 256) {
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) sum += exponential(values[i] - top);
     sum = block_sum(sum);
-    if (thread_index() == 0) args.sums[at] = {top, sum};
+    if (thread_index() == 0) sums[slice] = {top, sum};
     auto next = [&](u64 below) {
         u64 best = NO_KEY;
 #pragma unroll
@@ -82,48 +94,27 @@ KERNEL(top_k_slices, TopKArgs, 256) {
             if (keys[i] < below) best = larger(best, keys[i]);
         return best;
     };
-    u64* best = args.best + at * args.per_slice;
-    Best(found).take(args.per_slice, next, [&](u32 n, u64 key) { best[n] = key; });
-}
-
-// Grid: rows.
-KERNEL(top_k_merge, TopKArgs, 256) {
-    DYNAMIC_SHARED(memory);
-    SHARED u64 found[Best::KEYS];
-    // How many each slice has handed out.
-    u32* taken = reinterpret_cast<u32*>(memory);
-    const u64* best = args.best + (u64)block_x() * args.num_slices * args.per_slice;
-    const Vec2f* sums = args.sums + (u64)block_x() * args.num_slices;
-    float top = bits_to_f32(0xff800000u), sum = 0;
-    for (u32 slice = thread_index(); slice < args.num_slices; slice += THREADS) {
-        taken[slice] = 0;
-        top = larger(top, sums[slice].x);
-    }
+    u64* best = args.best + ((u64)row * args.num_slices + slice) * args.per_slice;
+    Best(found[0]).take(args.per_slice, next, [&](u32 n, u64 key) { best[n] = key; });
+    if (!is_last_slice(args)) return;
+    top = bits_to_f32(0xff800000u), sum = 0;
+    for (u32 s = thread_index(); s < args.num_slices; s += THREADS) top = larger(top, sums[s].x);
     top = block_max(top);
-    for (u32 slice = thread_index(); slice < args.num_slices; slice += THREADS)
-        sum = fused_multiply_add(sums[slice].y, exponential(sums[slice].x - top), sum);
+    for (u32 s = thread_index(); s < args.num_slices; s += THREADS) sum = fused_multiply_add(sums[s].y, exponential(sums[s].x - top), sum);
     sum = block_sum(sum);
     float log_sum = log2_fast(sum) * 0.69314718055994530942f;
-    auto next = [&](u64 below) {
-        u64 key = NO_KEY;
-        for (u32 slice = thread_index(); slice < args.num_slices; slice += THREADS) {
-            const u64* of_slice = best + (u64)slice * args.per_slice;
-            while (taken[slice] < args.per_slice && of_slice[taken[slice]] >= below) taken[slice]++;
-            if (taken[slice] < args.per_slice) key = larger(key, of_slice[taken[slice]]);
-        }
-        return key;
+    auto put = [&](u32 n, u64 key) {
+        u32 at = row * args.k + n;
+        args.ids[at] = id_of(key);
+        args.log_probs[at] = logit_of(key) - top - log_sum;
+        args.values[at] = logit_of(key);
     };
-    Best(found).take(args.k, next, [&](u32 n, u64 key) {
-        args.ids[block_x() * args.k + n] = id_of(key);
-        args.log_probs[block_x() * args.k + n] = logit_of(key) - top - log_sum;
-        args.values[block_x() * args.k + n] = logit_of(key);
-    });
+    merge_lists<WARPS>({args.best + (u64)row * args.num_slices * args.per_slice, args.num_slices, args.per_slice}, args.k, found[1], put);
     if (thread_index() == 0) tell(args);
 }
 
 // By a block with a slice of OWN ids a thread.
 template <u32 OWN> DEVICE void find_best(const TopKArgs& args) {
-    SHARED u32 is_last;
     SHARED u64 found[2][Best::KEYS];
     u32 slice = block_x(), row = block_y();
     const float* logits = args.logits + (u64)row * args.vocab_size;
@@ -135,13 +126,7 @@ template <u32 OWN> DEVICE void find_best(const TopKArgs& args) {
         if (id < args.vocab_size) best = larger(best, key_of(logits[id], id));
     }
     Best(found[0]).take(1, [&](u64) { return best; }, [&](u32, u64 key) { of_slices[slice] = key; });
-    if (thread_index() == 0) {
-        fence_device();
-        is_last = take_ticket(args.tickets + row, args.num_slices) + 1 == args.num_slices;
-        fence_device();
-    }
-    sync_threads();
-    if (!is_last) return;
+    if (!is_last_slice(args)) return;
     best = NO_KEY;
     for (u32 s = thread_index(); s < args.num_slices; s += THREADS) best = larger(best, of_slices[s]);
     Best(found[1]).take(1, [&](u64) { return best; }, [&](u32, u64 key) {

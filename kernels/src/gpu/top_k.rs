@@ -15,6 +15,8 @@ const SLICE: usize = 2048;
 /// The same where only the best of several rows are asked for.
 const LONG_SLICE: usize = 4 * SLICE;
 const THREADS: u32 = 256;
+/// Slices that a block merges; see gpu/likeliest.h.
+const MOST_SLICES: usize = 8 * THREADS as usize;
 
 /// A row of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,11 +200,21 @@ impl GpuDevice {
         is_best: bool,
         number: Number,
     ) -> Result<(), DeviceError> {
-        let (best_kernel, slice) = match (is_best, rows) {
+        let (kernel, slice) = match (is_best, rows) {
             (true, 2..) => ("best_ids_of_rows", LONG_SLICE),
-            _ => ("best_ids", SLICE),
+            (true, _) => ("best_ids", SLICE),
+            (false, _) => ("top_k", SLICE),
         };
         let num_slices = logits.len.div_ceil(slice);
+        if num_slices > MOST_SLICES {
+            return Err(DeviceError::Driver {
+                what: format!(
+                    "the likeliest of {} ids are sought, {} are the most",
+                    logits.len,
+                    MOST_SLICES * SLICE
+                ),
+            });
+        }
         let per_slice = k.min(SLICE);
         let best_bytes = rows * num_slices * per_slice * size_of::<u64>();
         let sums_bytes = rows * num_slices * 2 * size_of::<f32>();
@@ -236,16 +248,7 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes: 0,
         };
-        if is_best {
-            return self.launch(&source(), best_kernel, slices, &args);
-        }
-        self.launch(&source(), "top_k_slices", slices, &args)?;
-        let merge = Launch {
-            grid: [rows as u32, 1, 1],
-            threads: THREADS,
-            shared_bytes: (num_slices * size_of::<u32>()) as u32,
-        };
-        self.launch(&source(), "top_k_merge", merge, &args)
+        self.launch(&source(), kernel, slices, &args)
     }
 
     /// In a recording: what is sought becomes the step's result.

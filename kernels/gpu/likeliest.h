@@ -1,7 +1,13 @@
-// The largest of the keys that a block's threads, or those of its first warp, look after, one after another.
+// The likeliest ids of a row of logits whose parts have lists of their own likeliest.
+//
+// A list is short: few parts have more of a row's likeliest than some. Who has taken all of one looks for the next in the part itself.
 #pragma once
 #include "keys.h"
 
+// Keys of a list, the largest first and NO_KEY behind the last one.
+constexpr u32 LISTED = 4;
+
+// The largest of the keys that a block's threads look after, one after another. WARPS: of the block.
 template <u32 WARPS> struct Likeliest {
     // Of shared memory: what warps find, in two places by turns.
     static constexpr u32 KEYS = 2 * WARPS;
@@ -9,60 +15,68 @@ template <u32 WARPS> struct Likeliest {
 
     DEVICE_MEMBER explicit Likeliest(void* memory) : of_warps(static_cast<u64*>(memory)) {}
 
+    template <u32 COUNT> static DEVICE_MEMBER u64 largest(const u64* keys) {
+        if constexpr (COUNT == 1) return keys[0];
+        else return larger(largest<COUNT / 2>(keys), largest<COUNT - COUNT / 2>(keys + COUNT / 2));
+    }
+
     // `next` gives the largest of a thread's keys that is less than another; `put` has the `n`th of all, by the first thread. All threads;
     // a second time behind a barrier.
-    template <class Next, class Put> DEVICE_MEMBER void take(u32 k, Next next, Put put) const {
+    template <class Next, class Put> DEVICE_MEMBER void take(u32 count, Next next, Put put) const {
         // More than any key.
         u64 mine = next(~(u64)0);
-        for (u32 n = 0; n < k; n++) {
+        for (u32 n = 0; n < count; n++) {
             u64* found = of_warps + n % 2 * WARPS;
             u64 best = warp_best(mine);
-            if constexpr (WARPS > 1) {
-                if (lane_index() == 0) found[warp_index()] = best;
-                sync_threads();
-                best = found[0];
-                for (u32 w = 1; w < WARPS; w++) best = larger(best, found[w]);
-            }
+            if (lane_index() == 0) found[warp_index()] = best;
+            sync_threads();
+            best = largest<WARPS>(found);
             if (thread_index() == 0) put(n, best);
-            if (n + 1 < k && mine == best) mine = next(best);
+            if (n + 1 < count && mine == best) mine = next(best);
         }
     }
 };
 
-// Lists of keys, each with the largest first and NO_KEY behind its last one.
-struct Lists {
-    // [count, length]
-    const u64* keys;
-    u32 count, length;
-};
-// That a thread looks after.
-constexpr u32 MOST_LISTS = 8;
-// `put` has the `k` largest keys of all lists; threads of WARPS warps, of MOST_LISTS lists each at most.
-template <u32 WARPS, class Put> DEVICE void merge_by(const Lists& lists, u32 k, void* memory, Put put) {
-    u64 keys[MOST_LISTS];
-    u32 taken[MOST_LISTS];
-    auto key = [&](u32 i, u32 n) {
-        u32 list = i * WARPS * LANES + thread_index();
-        return list < lists.count && n < lists.length ? lists.keys[list * lists.length + n] : NO_KEY;
+// Shared memory that lists of `count` parts are merged in.
+DEVICE constexpr u32 merging_bytes(u32 count) { return count * (sizeof(u64) + sizeof(u32)); }
+
+// Puts the `k` largest keys of all lists, [count, length], in order, by the first lane of a warp. `next` gives the largest of the keys that a
+// lane finds in a part that is less than another: length < k needs it.
+template <class Next, class Put> DEVICE void merge_lists(const u64* lists, u32 count, u32 length, u32 k, u8* memory, Next next, Put put) {
+    // A lane's own ones alone: what its lists have next, and how many they have handed out.
+    u64* heads = reinterpret_cast<u64*>(memory);
+    u32* taken = reinterpret_cast<u32*>(heads + count);
+    u32 lane = lane_index(), which = 0;
+    u64 mine;
+    auto look = [&] {
+        mine = NO_KEY;
+#pragma unroll 4
+        for (u32 list = lane; list < count; list += LANES)
+            if (heads[list] > mine) mine = heads[list], which = list;
     };
-#pragma unroll
-    for (u32 i = 0; i < MOST_LISTS; i++) {
-        keys[i] = key(i, 0);
-        taken[i] = 1;
+#pragma unroll 4
+    for (u32 list = lane; list < count; list += LANES) {
+        heads[list] = lists[list * length];
+        taken[list] = 0;
     }
-    auto next = [&](u64 below) {
-        u64 best = NO_KEY;
-#pragma unroll
-        for (u32 i = 0; i < MOST_LISTS; i++) {
-            if (keys[i] == below) keys[i] = key(i, taken[i]++);
-            best = larger(best, keys[i]);
+    look();
+    for (u32 n = 0;;) {
+        u64 best = warp_best(mine), following = NO_KEY;
+        if (lane == 0) put(n, best);
+        if (++n == k) break;
+        bool is_own = mine == best && best != NO_KEY, is_short = false;
+        if (is_own) {
+            is_short = ++taken[which] >= length;
+            if (!is_short) following = lists[which * length + taken[which]];
         }
-        return best;
-    };
-    Likeliest<WARPS>(memory).take(k, next, put);
-}
-// The same, by all threads of a block of WARPS warps; one of them, where it can look after all lists, needs no barriers.
-template <u32 WARPS, class Put> DEVICE void merge_lists(const Lists& lists, u32 k, void* memory, Put put) {
-    if (lists.count > MOST_LISTS * LANES) merge_by<WARPS>(lists, k, memory, put);
-    else if (warp_index() == 0) merge_by<1>(lists, k, memory, put);
+        u32 part = warp_most(is_short ? which + 1 : 0);
+        if (part > 0) {
+            u64 found = warp_best(next(part - 1, best));
+            if (is_short) following = found;
+        }
+        if (is_own) {
+            heads[which] = following;
+            look();
+        }
+    }
 }

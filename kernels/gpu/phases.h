@@ -141,8 +141,8 @@ struct StepArgs {
     Tables tables;
     u32* is_stuck;
     Mail* mail;
-    // [blocks, top_k]: the best keys of each. [blocks]: the last token that it is done with.
-    u64* tops;
+    // [blocks, listed]: the best keys of each (likeliest.h). [blocks]: the last token that it is done with.
+    u64* lists;
     u32* ended;
     // The token that is to begin; one less: there is none.
     u32* said;
@@ -153,7 +153,7 @@ struct StepArgs {
     u32 num_tokens;
     u64 patience;
     // What the last one's numbers are counted from.
-    u32 last_epoch, unused;
+    u32 last_epoch, listed;
     u32 num_phases, epoch;
     // Shared memory: of phases, shares and the step; of forms and other things of a phase; of the sums of products.
     u32 fixed_bytes, work_bytes, slot_bytes;

@@ -67,29 +67,43 @@ DEVICE bool begin_token(const StepArgs& args, const Waiting& token, u8* work) {
     return said == number;
 }
 
+// The row of logits that a token ends with.
+struct LastRow {
+    const float* logits;
+    u32 count;
+
+    DEVICE_MEMBER LastRow(const StepArgs& args, const Phase* phases) {
+        const Output& output = phases[args.num_phases - 1].product.outputs[0];
+        logits = output.to.plain;
+        count = output.rows;
+    }
+
+    // The largest key less than `below` among every STRIDEth of a share's from its `first` on.
+    template <u32 STRIDE> DEVICE_MEMBER u64 next(const Share& share, u32 first, u64 below) const {
+        u64 best = NO_KEY;
+        u32 end = smaller((share.first + share.count) * TILE_ROWS, count);
+        for (u32 id = share.first * TILE_ROWS + first; id < end; id += STRIDE) {
+            u64 key = key_of(logits[id], id);
+            if (key < below) best = larger(best, key);
+        }
+        return best;
+    }
+};
 // Says that the block is done with a token, and which of its logits are the likeliest.
 DEVICE void say_end(const StepArgs& args, u32 number, const Phase* phases, const Share* shares, u8* work) {
     // What its other threads have written.
     sync_threads();
     if (args.top_k > 0) {
-        const Output& logits = phases[args.num_phases - 1].product.outputs[0];
+        LastRow row(args, phases);
         Share share = shares[args.num_phases - 1];
-        u32 end = smaller((share.first + share.count) * TILE_ROWS, logits.rows);
-        u64* top = args.tops + block_x() * args.top_k;
-        auto next = [&](u64 below) {
-            u64 best = NO_KEY;
-            for (u32 row = share.first * TILE_ROWS + thread_index(); row < end; row += BLOCK_THREADS) {
-                u64 key = key_of(logits.to.plain[row], row);
-                if (key < below) best = larger(best, key);
-            }
-            return best;
-        };
-        Best(work).take(args.top_k, next, [&](u32 n, u64 key) { top[n] = key; });
+        u64* list = args.lists + block_x() * args.listed;
+        auto next = [&](u64 below) { return row.next<BLOCK_THREADS>(share, thread_index(), below); };
+        Best(work).take(args.listed, next, [&](u32 n, u64 key) { list[n] = key; });
     }
     if (thread_index() == 0) store_release(args.ended + block_x(), number);
 }
 // Tells the host what has come of a token, and waits to be asked for the next one, if there may be one in this launch.
-DEVICE void answer(const StepArgs& args, const Waiting& token, u8* work) {
+DEVICE void answer(const StepArgs& args, const Waiting& token, const Phase* phases, u8* work) {
     u32 number = token.epoch;
     for (u32 block = thread_index(); block < grid_x(); block += BLOCK_THREADS) {
         u32 looks = 0;
@@ -97,12 +111,19 @@ DEVICE void answer(const StepArgs& args, const Waiting& token, u8* work) {
     }
     // The block's own keys have been looked at, and all others' are there.
     sync_threads();
+    if (warp_index() != 0) return;
     Mail& mail = *args.mail;
-    merge_lists<BLOCK_WARPS>({args.tops, grid_x(), args.top_k}, args.top_k, work, [&](u32 n, u64 key) {
-        store_far(mail.ids + n, id_of(key));
-        store_far(mail.values + n, f32_to_bits(logit_of(key)));
-    });
-    if (thread_index() != 0) return;
+    if (args.top_k > 0) {
+        LastRow row(args, phases);
+        auto next = [&](u32 block, u64 below) {
+            return row.next<LANES>(args.shares[(u64)(block + 1) * args.num_phases - 1], lane_index(), below);
+        };
+        merge_lists(args.lists, grid_x(), args.listed, args.top_k, work, next, [&](u32 n, u64 key) {
+            store_far(mail.ids + n, id_of(key));
+            store_far(mail.values + n, f32_to_bits(logit_of(key)));
+        });
+    }
+    if (lane_index() != 0) return;
     u32 following = next_token(args, number);
     store_release_far(&mail.answered, number);
     bool is_asked = false, may_be = number != args.last_epoch;
@@ -119,7 +140,7 @@ DEVICE void answer(const StepArgs& args, const Waiting& token, u8* work) {
 // All threads; `token` is the next one then.
 DEVICE void end_token(const StepArgs& args, Waiting& token, const Phase* phases, const Share* shares, u8* work) {
     say_end(args, token.epoch, phases, shares, work);
-    if (speaks()) answer(args, token, work);
+    if (speaks()) answer(args, token, phases, work);
     sync_threads();
     if (thread_index() == 0) token.epoch = next_token(args, token.epoch);
     sync_threads();

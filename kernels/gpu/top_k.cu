@@ -68,7 +68,7 @@ DEVICE bool is_last_slice(const TopKArgs& args) {
 
 // Grid: slices, rows.
 KERNEL(top_k, TopKArgs, 256) {
-    SHARED u64 found[2][Best::KEYS];
+    SHARED u64 found[Best::KEYS];
     u32 slice = block_x(), row = block_y(), first = slice * SLICE;
     const float* logits = args.logits + (u64)row * args.vocab_size;
     Vec2f* sums = args.sums + (u64)row * args.num_slices;
@@ -95,7 +95,7 @@ KERNEL(top_k, TopKArgs, 256) {
         return best;
     };
     u64* best = args.best + ((u64)row * args.num_slices + slice) * args.per_slice;
-    Best(found[0]).take(args.per_slice, next, [&](u32 n, u64 key) { best[n] = key; });
+    Best(found).take(args.per_slice, next, [&](u32 n, u64 key) { best[n] = key; });
     if (!is_last_slice(args)) return;
     top = bits_to_f32(0xff800000u), sum = 0;
     for (u32 s = thread_index(); s < args.num_slices; s += THREADS) top = larger(top, sums[s].x);
@@ -109,7 +109,19 @@ KERNEL(top_k, TopKArgs, 256) {
         args.log_probs[at] = logit_of(key) - top - log_sum;
         args.values[at] = logit_of(key);
     };
-    merge_lists<WARPS>({args.best + (u64)row * args.num_slices * args.per_slice, args.num_slices, args.per_slice}, args.k, found[1], put);
+    if (warp_index() != 0) return;
+    DYNAMIC_SHARED(merging);
+    auto next_of = [&](u32 part, u64 below) {
+        u64 best = NO_KEY;
+        u32 end = smaller((part + 1) * SLICE, args.vocab_size);
+#pragma unroll 8
+        for (u32 id = part * SLICE + lane_index(); id < end; id += LANES) {
+            u64 key = key_of(logits[id], id);
+            if (key < below) best = larger(best, key);
+        }
+        return best;
+    };
+    merge_lists(args.best + (u64)row * args.num_slices * args.per_slice, args.num_slices, args.per_slice, args.k, merging, next_of, put);
     if (thread_index() == 0) tell(args);
 }
 

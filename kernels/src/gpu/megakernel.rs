@@ -32,7 +32,7 @@ pub(super) use crate::gpu::megakernel::recorder::Recorder;
 pub(super) use crate::gpu::megakernel::remembered::{Remembered, StepId};
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::tables::{HostTables, NONE, TablePtrs};
-use crate::gpu::top_k::{Logits, Sought};
+use crate::gpu::top_k::{LISTED, Logits, Sought, merging_bytes};
 use crate::kv::{KvType, KvTypes};
 
 /// Pieces of the ring at most.
@@ -188,8 +188,9 @@ impl Program {
         let warps = recorder.plan.warps();
         let delta = recorder.delta.as_ref();
         let heads = recorder.splits.as_ref().map(|splits| &splits.shape);
+        let blocks = recorder.plan.blocks();
         let work = [
-            END_BYTES,
+            END_BYTES.max(merging_bytes(blocks)),
             recorder.form_bytes,
             delta.map_or(0, delta_net::staged_bytes),
             heads.map_or(0, |shape| warps / ATTENDING * shape.megakernel_bytes()),
@@ -225,11 +226,11 @@ impl Program {
             memory.push(there);
             Ok(ptr)
         };
-        let blocks = recorder.plan.blocks();
         let mail = Mailbox::new(driver, recorder.most_seen.div_ceil(PAGE_TOKENS))?;
         let last = logits_of(&phases);
         let sought = recorder.sought.filter(|sought| Some(sought.logits) == last);
         let top_k = sought.map_or(0, |sought| sought.k);
+        let listed = top_k.min(LISTED);
         let args = StepArgs {
             phases: upload(bytemuck::cast_slice(&packed))?,
             shares: upload(bytemuck::cast_slice(&recorder.plan.shares()))?,
@@ -238,7 +239,7 @@ impl Program {
             tables,
             is_stuck,
             mail: mail.ptr(),
-            tops: upload(&vec![0; blocks * top_k * size_of::<u64>()])?,
+            lists: upload(&vec![0; blocks * listed * size_of::<u64>()])?,
             ended: upload(&vec![0; blocks * size_of::<u32>()])?,
             said: upload(&[0; size_of::<u32>()])?,
             embed: recorder
@@ -248,7 +249,7 @@ impl Program {
             num_tokens: 1,
             patience: 0,
             last_epoch: 0,
-            unused: 0,
+            listed: listed as u32,
             num_phases: packed.len() as u32,
             epoch: 0,
             fixed_bytes: fixed_bytes as u32,

@@ -15,8 +15,13 @@ const SLICE: usize = 2048;
 /// The same where only the best of several rows are asked for.
 const LONG_SLICE: usize = 4 * SLICE;
 const THREADS: u32 = 256;
-/// Slices that a block merges; see gpu/likeliest.h.
-const MOST_SLICES: usize = 8 * THREADS as usize;
+/// Keys of a part's list; see gpu/likeliest.h.
+pub(super) const LISTED: usize = 4;
+
+/// Shared memory that the lists of so many parts are merged in; see gpu/likeliest.h.
+pub(super) fn merging_bytes(count: usize) -> usize {
+    count * (size_of::<u64>() + size_of::<u32>())
+}
 
 /// A row of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,16 +211,7 @@ impl GpuDevice {
             (false, _) => ("top_k", SLICE),
         };
         let num_slices = logits.len.div_ceil(slice);
-        if num_slices > MOST_SLICES {
-            return Err(DeviceError::Driver {
-                what: format!(
-                    "the likeliest of {} ids are sought, {} are the most",
-                    logits.len,
-                    MOST_SLICES * SLICE
-                ),
-            });
-        }
-        let per_slice = k.min(SLICE);
+        let per_slice = k.min(LISTED);
         let best_bytes = rows * num_slices * per_slice * size_of::<u64>();
         let sums_bytes = rows * num_slices * 2 * size_of::<f32>();
         let best = self.scratch(Scratch::Partials, best_bytes + sums_bytes)?;
@@ -246,7 +242,10 @@ impl GpuDevice {
         let slices = Launch {
             grid: [num_slices as u32, rows as u32, 1],
             threads: THREADS,
-            shared_bytes: 0,
+            shared_bytes: match is_best {
+                true => 0,
+                false => merging_bytes(num_slices) as u32,
+            },
         };
         self.launch(&source(), kernel, slices, &args)
     }

@@ -23,8 +23,8 @@ Checks Tandem on a GPU and measures it. Run it from the root of the repository. 
   --prefill-chunk N  prompt tokens computed in a step [default: 512]
   --no-bench         only the checks
   --compute-sanitizer
-                     only run the operations' tests under compute-sanitizer, with memcheck and racecheck, in small shapes, all
-                     at once; wants --tests
+                     only run the tests of operations and of steps in one launch under compute-sanitizer, with memcheck and
+                     racecheck, in small shapes, all at once; wants --tests
   --logs DIR         where outputs go [default: a new folder, named at the end]
   --help             this text
 
@@ -110,9 +110,14 @@ if [ -n "$sanitizer" ]; then
   for tool in memcheck racecheck; do
     for filter in rows top_k linear attention prompt kv_types delta_net commits draft steps; do
       filter+=::
-      # racecheck does not see that the lane which says that a warp has read something has waited for the others (ring.h).
-      check "$tool $filter" env TANDEM_TEST_DEVICES="$device" TANDEM_TEST_SMALL=1 TANDEM_NVRTC_OPTIONS=-DALL_LANES_ARRIVE=1 timeout 900 \
+      check "$tool $filter" env TANDEM_TEST_DEVICES="$device" TANDEM_TEST_SMALL=1 TANDEM_NVRTC_OPTIONS=-DFOR_RACECHECK=1 timeout 900 \
         "$program" --tool "$tool" --error-exitcode 99 "$tests/kernels.conformance" --test-threads=1 "$filter" &
+      running+=($!)
+    done
+    # Whole steps in one launch: of all that these tests launch that kernel alone.
+    for filter in one_launch_has_the_bits several_tokens; do
+      check "$tool $filter" env TANDEM_TEST_DEVICE="$device" TANDEM_NVRTC_OPTIONS=-DFOR_RACECHECK=1 timeout 900 \
+        "$program" --tool "$tool" --error-exitcode 99 --kernel-name kernel_substring=step "$tests/models.one_launch" --test-threads=1 "$filter" &
       running+=($!)
     done
   done
@@ -202,7 +207,18 @@ if [ -n "$bench" ]; then
     printf 'graph: %s\nmegakernel: %s\n' "$graph" "$megakernel"
     [ "$(tr -cd , <<<"$graph" | wc -c)" = $((greedy - 1)) ] && [ "$graph" = "$megakernel" ]
   }
+  # logits_on PATH ARGUMENTS: logits of some tokens, a step for each, on that path.
+  logits_on() {
+    local path=$1
+    shift
+    "$tandem" probe target --device "$device" --decode-path "$path" "$@" --tokens "$scratch/probed.json" --rows 1 \
+      --out "$scratch/$path.safetensors"
+  }
+  same_logits_on_both_paths() {
+    logits_on graph "$@" && logits_on megakernel "$@" && cmp "$scratch"/{graph,megakernel}.safetensors
+  }
   echo '[1,2,3]' >"$scratch/prompt.json"
+  echo '[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]' >"$scratch/probed.json"
   summary="$scratch/summary" paths="$scratch/paths" energy=()
   [[ $device != cuda* ]] || energy=(--energy)
   for model in "${models[@]}"; do
@@ -233,6 +249,7 @@ if [ -n "$bench" ]; then
             first, second)
         }' "$log" >>"$summary"
     fi
+    check "logits of $name: the same on both decode paths" same_logits_on_both_paths "${file[@]}"
     [ "$greedy" = 0 ] ||
       check "$greedy greedy tokens of $name: the same on both decode paths" same_on_both_paths "${file[@]}"
     for path in graph megakernel; do

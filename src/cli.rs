@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use generation::SpeculationMode;
 use gguf::GgufFile;
 use kernels::{DecodePath, DeviceName};
 use models::{KvType, KvTypes, kv_types};
 
 use crate::health::HealthEndpoint;
+use crate::session::BATCH_ROWS;
 
 mod needle;
 mod prefill;
@@ -304,6 +305,9 @@ pub(crate) enum ProbeCommand {
         /// Layers whose output is wanted, 0-based.
         #[arg(long, value_delimiter = ',')]
         features: Vec<usize>,
+        /// Tokens of a step; 1: as decoding does it, on a GPU by --decode-path.
+        #[arg(long, value_name = "N", default_value_t = BATCH_ROWS as u16, value_parser = value_parser!(u16).range(1..=BATCH_ROWS as i64))]
+        rows: u16,
         /// File to write.
         #[arg(long)]
         out: PathBuf,

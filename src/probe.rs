@@ -28,8 +28,9 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
             model,
             tokens,
             features,
+            rows,
             out,
-        } => target(model, tokens, features, out),
+        } => target(model, tokens, features, usize::from(*rows), out),
         ProbeCommand::Draft(args) => draft::run(args),
         ProbeCommand::Perplexity(args) => perplexity::run(args),
         ProbeCommand::Tree {
@@ -55,14 +56,20 @@ pub(crate) fn run(command: &ProbeCommand) -> Result<()> {
     }
 }
 
-fn target(args: &ModelArgs, tokens: &Path, features: &[usize], out: &Path) -> Result<()> {
+fn target(
+    args: &ModelArgs,
+    tokens: &Path,
+    features: &[usize],
+    rows: usize,
+    out: &Path,
+) -> Result<()> {
     let tokens = session::read_tokens(tokens)?;
     let file = session::open(args.model.as_deref())?;
     let mut model = session::load(&file, args, session::device(args)?)?;
     let sequence = model.create_sequence()?;
     let mut logits = Vec::new();
     let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); features.len()];
-    for piece in tokens.chunks(session::BATCH_ROWS) {
+    for piece in tokens.chunks(rows) {
         let segment = BatchSegment {
             sequence,
             tokens: piece.to_vec(),

@@ -103,6 +103,12 @@ fn probed_logits_and_features_are_those_of_the_exact_reference() {
         let exact = words(&golden, "logits", f32::from_le_bytes);
         let got = words(&probed, "logits", f32::from_le_bytes);
         assert_eq!(exact.len(), got.len(), "{name}");
+        args.extend(["--rows", "1"]);
+        tandem(&args, "");
+        assert!(
+            std::fs::read(&written).unwrap() == bytes,
+            "{name}: one token a step gives other values"
+        );
         let vocab = exact.len() / ids.len();
         let kls: Vec<f64> = exact
             .chunks(vocab)

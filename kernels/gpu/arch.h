@@ -36,6 +36,11 @@ struct alignas(8) Vec2f {
 
 constexpr u32 LANES = 32;
 
+// For compute-sanitizer's racecheck alone: what it does not follow is done so that it can, which is slower.
+#ifndef FOR_RACECHECK
+#define FOR_RACECHECK 0
+#endif
+
 #if ON_HOST
 #include "emulation.h"
 #else

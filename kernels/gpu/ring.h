@@ -3,16 +3,11 @@
 // Each stage has two barriers: one counts what arrives, the other the warps that have read it. Only where HAS_RINGS.
 // COPIES_BY_LANES: a stage's copies are those of a warp's lanes, 16 bytes each (sm_80 on); else one thread asks for many bytes
 // (sm_90 on).
-// ALL_LANES_ARRIVE: each lane says itself that it has read a stage, in place of one for its warp. Slower, and for racecheck alone, which
-// does not see that the one has waited for the others.
 #pragma once
 #include "arch.h"
 
 #ifndef COPIES_BY_LANES
 #define COPIES_BY_LANES 0
-#endif
-#ifndef ALL_LANES_ARRIVE
-#define ALL_LANES_ARRIVE 0
 #endif
 #if ON_HOST || (ON_CUDA && __CUDA_ARCH__ >= (COPIES_BY_LANES ? 800 : 900))
 #define HAS_RINGS 1
@@ -44,7 +39,8 @@ template <u32 PLACES> struct Ring {
     static constexpr u32 BARRIER_BYTES = 16 * PLACES;
     // What a stage waits for besides bytes: who says how many they are or, by lanes, that they are asked for, and then each lane's.
     static constexpr u32 FILLERS = COPIES_BY_LANES ? 1 + LANES : 1;
-    static constexpr u32 ARRIVING = ALL_LANES_ARRIVE ? LANES : 1;
+    // racecheck does not see that the lane which says that its warp has read a stage has waited for the others.
+    static constexpr u32 ARRIVING = FOR_RACECHECK ? LANES : 1;
     // The stage that comes next, and the parity of how often it has come.
     u32 slot, turn;
     // `full` ones, and then as many `free` ones.

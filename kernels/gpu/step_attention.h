@@ -8,7 +8,11 @@ constexpr u32 ATTENDING = 8, ATTENDING_GROUPS = BLOCK_WARPS / ATTENDING;
 static_assert(TILES < 5, "eight warps attend together");
 DEVICE u32 group_thread() { return thread_index() % (ATTENDING * LANES); }
 DEVICE u32 group_warp() { return warp_index() % ATTENDING; }
-DEVICE void sync_group() { sync_some(1 + warp_index() / ATTENDING, ATTENDING * LANES); }
+// racecheck does not follow barriers of some warps: for it groups go in step.
+DEVICE void sync_group() {
+    if constexpr (FOR_RACECHECK) sync_threads();
+    else sync_some(1 + warp_index() / ATTENDING, ATTENDING * LANES);
+}
 namespace attention {
 #include "attention_tiles.h"
 #include "quantise.h"
@@ -136,9 +140,17 @@ DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_
 DEVICE void attend_all(const Context& step, const Attend& layer, u32 number, AttendShared* shared) {
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     u32 count = splits.end - splits.first, group = warp_index() / ATTENDING, units = count * layer.num_kv_heads;
-#pragma unroll 1
-    for (u32 unit = block_x() + grid_x() * group; unit < units; unit += grid_x() * ATTENDING_GROUPS)
+    auto attend_unit = [&](u32 unit) {
         attend(step, layer, number, unit % layer.num_kv_heads, splits.first + unit / layer.num_kv_heads, is_one(splits), shared[group]);
+    };
+    u32 apart = grid_x() * ATTENDING_GROUPS;
+    if constexpr (FOR_RACECHECK) {
+        // A group without a unit does the last one once more.
+        for (u32 first = block_x(); first < units; first += apart) attend_unit(smaller(first + grid_x() * group, units - 1));
+        return;
+    }
+#pragma unroll 1
+    for (u32 unit = block_x() + grid_x() * group; unit < units; unit += apart) attend_unit(unit);
 }
 
 // As combine.cu does it: a warp is a member, a lane has four dims.

@@ -42,7 +42,17 @@ struct Stages {
 DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
     if (piece.w == NO_PIECE || !PieceRing::fills()) return;
     u32 bytes = piece.y >> 16 << 4, slot = ring.slot;
-    if (lane_index() == 0) stages.pieces[slot] = {which, 0, piece.z, piece.w};
+    if (lane_index() == 0) {
+        Vec4u& there = stages.pieces[slot];
+#if FOR_RACECHECK
+        there.z = piece.z;
+        there.w = piece.w;
+        // A warp may look at it meanwhile.
+        atomicExch(&there.x, which);
+#else
+        there = {which, 0, piece.z, piece.w};
+#endif
+    }
     ring.expect(slot, bytes + sizeof(Vec4u));
     const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
     if (bytes > 0) ring.copy(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
@@ -53,8 +63,12 @@ DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& 
 // Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
 // only the parity of what has come.
 DEVICE Vec4u wait_for(u32 which, PieceRing& ring, const Stages& stages) {
+#if FOR_RACECHECK
+    while (atomic_add(&stages.pieces[ring.slot].x, 0) != which) let_others_run();
+#else
     const volatile u32* there = &stages.pieces[ring.slot].x;
     while (*there != which) let_others_run();
+#endif
     ring.wait_until_full();
     return stages.pieces[ring.slot];
 }

@@ -44,6 +44,7 @@ pub(crate) struct Cuda {
     /// Whether the last thing in the stream is a kernel: only then may the next one begin before it has ended. Kernels read
     /// tables before they wait for anything, and those come by copies.
     follows_kernel: AtomicBool,
+    /// Told to have the next kernel wait until the last one has ended ([`Driver::settle`]).
     is_settled: AtomicBool,
     state: Mutex<State>,
     // After the rest, which lives in it.

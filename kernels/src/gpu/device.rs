@@ -447,7 +447,7 @@ impl Device for GpuDevice {
             len: vocab_size,
         };
         let sought = Sought { logits, k };
-        if k <= MOST_SOUGHT && !self.tell(|recorder| recorder.seek(sought)) {
+        if (1..=MOST_SOUGHT).contains(&k) && !self.tell(|recorder| recorder.seek(sought)) {
             self.one_row.set_sought(sought, None);
         }
     }

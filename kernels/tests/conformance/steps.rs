@@ -74,8 +74,8 @@ fn a_step_tells_the_likeliest_ids_of_its_logits() {
             });
             (ids, found)
         };
-        // More than are looked for in a step are a search like any other.
-        for (k, id) in [1, 20, 65]
+        // None, and more than are looked for in a step, which are a search like any other.
+        for (k, id) in [0, 1, 20, 65]
             .into_iter()
             .flat_map(|k| (0..rows as u32).map(move |id| (k, id)))
         {

@@ -18,7 +18,7 @@ const THREADS: u32 = 256;
 /// Keys of a part's list; see gpu/likeliest.h.
 pub(super) const LISTED: usize = 4;
 
-/// Shared memory that the lists of so many parts are merged in; see gpu/likeliest.h.
+/// Shared memory that the lists of so many parts are merged in: what each has next, and how many it has handed out; see gpu/likeliest.h.
 pub(super) fn merging_bytes(count: usize) -> usize {
     count * (size_of::<u64>() + size_of::<u32>())
 }

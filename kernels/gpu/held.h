@@ -56,16 +56,12 @@ template <bool HAS_ONE> struct MultiplyHeld {
     }
 };
 
-// Sums of a row's COUNT pieces, in the order of slices.
+// The sum of a row's COUNT pieces, of which `sum` gives each.
 template <u32 COUNT, typename Sum> DEVICE float add_pieces(const Sum& sum) {
     float parts[COUNT];
 #pragma unroll
     for (u32 k = 0; k < COUNT; k++) parts[k] = sum(k);
-#pragma unroll
-    for (u32 width = 1; width < COUNT; width *= 2)
-#pragma unroll
-        for (u32 k = 0; k < COUNT; k += 2 * width) parts[k] += parts[k + width];
-    return parts[0];
+    return add_slices(parts);
 }
 
 // A row that a block of OF_BLOCK warps makes ready for itself, a warp 256 of its inputs. Where it is normed and there are warps enough,

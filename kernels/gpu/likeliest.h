@@ -4,8 +4,16 @@
 #pragma once
 #include "keys.h"
 
-// Keys of a list, the largest first and NO_KEY behind the last one.
-constexpr u32 LISTED = 4;
+// The largest key less than `below` of the logits of ids `first`, `first + STRIDE` and so on, as far as `end`.
+template <u32 STRIDE> DEVICE u64 next_key(const float* logits, u32 first, u32 end, u64 below) {
+    u64 best = NO_KEY;
+#pragma unroll 4
+    for (u32 id = first; id < end; id += STRIDE) {
+        u64 key = key_of(logits[id], id);
+        if (key < below) best = larger(best, key);
+    }
+    return best;
+}
 
 // The largest of the keys that a block's threads look after, one after another. WARPS: of the block.
 template <u32 WARPS> struct Likeliest {
@@ -37,7 +45,7 @@ template <u32 WARPS> struct Likeliest {
     }
 };
 
-// Puts the `k` largest keys of all lists, [count, length], in order, by the first lane of a warp, in shared memory of so many bytes as
+// Puts the `k` largest keys of all lists, [count, length], the largest first and NO_KEY behind the last one, in order, by the first lane of a warp, in shared memory of so many bytes as
 // src/gpu/top_k.rs has it. `next` gives the largest of the keys that a lane finds in a part that is less than another: length < k needs it.
 template <class Next, class Put> DEVICE void merge_lists(const u64* lists, u32 count, u32 length, u32 k, u8* memory, Next next, Put put) {
     // A lane's own ones alone: what its lists have next, and how many they have handed out.

@@ -202,11 +202,7 @@ DEVICE void write_out(const MatmulArgs& args, const float* slots, const float* f
             float parts[OF_MATRIX];
 #pragma unroll
             for (u32 k = 0; k < OF_MATRIX; k++) parts[k] = part[(m * OF_MATRIX + k) * SLOT];
-#pragma unroll
-            for (u32 width = 1; width < OF_MATRIX; width *= 2)
-#pragma unroll
-                for (u32 k = 0; k < OF_MATRIX; k += 2 * width) parts[k] += parts[k + width];
-            sums[m] = multiply(factors[c], parts[0]);
+            sums[m] = multiply(factors[c], add_slices(parts));
         }
         float value = GATED ? silu(sums[0]) * sums[GATED] : sums[0];
         *to = adds(args.work) ? before + value : value;

@@ -26,6 +26,15 @@ template <typename Visit, u32 T = 0, typename... Arguments> DEVICE void visit_ty
     if constexpr (TYPES >> T >> 1 != 0) visit_type<Visit, T + 1>(type, arguments...);
 }
 
+// The sum of slices, or of pieces with as many of them each, in their order.
+template <u32 COUNT> DEVICE float add_slices(float (&parts)[COUNT]) {
+#pragma unroll
+    for (u32 width = 1; width < COUNT; width *= 2)
+#pragma unroll
+        for (u32 k = 0; k < COUNT; k += 2 * width) parts[k] += parts[k + width];
+    return parts[0];
+}
+
 struct Job {
     const u8* weights[2];
     // [N, rows]

@@ -154,11 +154,7 @@ DEVICE float sum_of(const float* slots, u32 cols, u32 r) {
     float parts[SLICES];
 #pragma unroll
     for (u32 k = 0; k < SLICES; k++) parts[k] = has_slice(k, cols) ? slots[k * TILE_ROWS + r] : 0.0f;
-#pragma unroll
-    for (u32 width = 1; width < SLICES; width *= 2)
-#pragma unroll
-        for (u32 k = 0; k < SLICES; k += 2 * width) parts[k] += parts[k + width];
-    return parts[0];
+    return add_slices(parts);
 }
 // `factor`: see row_norm.h.
 DEVICE float output_of(const float* slots, const Product& product, float factor, u32 place, u32 r) {
@@ -169,25 +165,32 @@ DEVICE float output_of(const float* slots, const Product& product, float factor,
 
 DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, RowNorm& norm) {
     if (share.count == 0) return;
+    // Outputs are written by the last threads, each `mine` and those that lie a block's threads further.
+    u32 mine = BLOCK_THREADS - 1 - thread_index();
+    bool adds = product.add.at != nullptr;
+    auto place_of = [&](u32 first, u32 at, u32& output) {
+        u32 sixteen = share.first + first + at / TILE_ROWS;
+        output = 0;
+        while (output + 1 < product.num_outputs && sixteen >= product.outputs[output + 1].first_sixteen) output++;
+        return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
+    };
+    // What is added to came long before; it is looked at later.
+    auto ask_before = [&](u32 first) -> u64 {
+        if (!adds || product.add.number == 0 || mine >= smaller(product.round, share.count - first) * TILE_ROWS) return 0;
+        u32 output, row = place_of(first, mine, output);
+        return row < product.outputs[output].rows ? load_word(static_cast<const u64*>(product.add.at) + word_place(row)) : 0;
+    };
+    // What does not need the row is done before it is there.
+    u64 before = ask_before(0);
+    Vec4u piece = wait_for(which, ring, stages);
     Activations x = put_row(step, product, norm);
     if (product.gamma && warp_index() == 0) put_factor(norm, product.cols, product.eps);
 #pragma unroll 1
     for (u32 first = 0; first < share.count; first += product.round) {
         u32 count = smaller(product.round, share.count - first);
-        // Those that write, the last ones, have nothing else to wait for: what they add to came long before.
-        u32 mine = BLOCK_THREADS - 1 - thread_index();
-        u64 before = 0;
-        auto place_of = [&](u32 at, u32& output) {
-            u32 sixteen = share.first + first + at / TILE_ROWS;
-            output = 0;
-            while (output + 1 < product.num_outputs && sixteen >= product.outputs[output + 1].first_sixteen) output++;
-            return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
-        };
-        bool adds = product.add.at != nullptr;
-        if (adds && product.add.number != 0 && mine < count * TILE_ROWS) {
-            u32 output, row = place_of(mine, output);
-            // Looked at later.
-            if (row < product.outputs[output].rows) before = load_word(static_cast<const u64*>(product.add.at) + word_place(row));
+        if (first > 0) {
+            before = ask_before(first);
+            piece = wait_for(which, ring, stages);
         }
         Sums sums;
         Vec4u next;
@@ -198,7 +201,6 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             which += BLOCK_WARPS;
         };
         for (;;) {
-            Vec4u piece = wait_for(which, ring, stages);
             if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
             const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
             if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
@@ -210,10 +212,11 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             next = stages.next[ring.slot];
             if (piece.w & ENDS_ROUND) break;
             refill();
+            piece = wait_for(which, ring, stages);
         }
         sync_threads();
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
-            u32 output, row = place_of(at, output);
+            u32 output, row = place_of(first, at, output);
             if (row >= product.outputs[output].rows) continue;
             float value = output_of(step.slots, product, product.gamma ? norm.factor : 1.0f, at / TILE_ROWS, at % TILE_ROWS);
             if (adds) {

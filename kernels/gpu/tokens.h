@@ -80,13 +80,7 @@ struct LastRow {
 
     // The largest key less than `below` among every STRIDEth of a share's from its `first` on.
     template <u32 STRIDE> DEVICE_MEMBER u64 next(const Share& share, u32 first, u64 below) const {
-        u64 best = NO_KEY;
-        u32 end = smaller((share.first + share.count) * TILE_ROWS, count);
-        for (u32 id = share.first * TILE_ROWS + first; id < end; id += STRIDE) {
-            u64 key = key_of(logits[id], id);
-            if (key < below) best = larger(best, key);
-        }
-        return best;
+        return next_key<STRIDE>(logits, share.first * TILE_ROWS + first, smaller((share.first + share.count) * TILE_ROWS, count), below);
     }
 };
 // Says that the block is done with a token, and which of its logits are the likeliest.

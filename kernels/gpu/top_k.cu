@@ -112,14 +112,7 @@ KERNEL(top_k, TopKArgs, 256) {
     if (warp_index() != 0) return;
     DYNAMIC_SHARED(merging);
     auto next_of = [&](u32 part, u64 below) {
-        u64 best = NO_KEY;
-        u32 end = smaller((part + 1) * SLICE, args.vocab_size);
-#pragma unroll 8
-        for (u32 id = part * SLICE + lane_index(); id < end; id += LANES) {
-            u64 key = key_of(logits[id], id);
-            if (key < below) best = larger(best, key);
-        }
-        return best;
+        return next_key<LANES>(logits, part * SLICE + lane_index(), smaller((part + 1) * SLICE, args.vocab_size), below);
     };
     merge_lists(args.best + (u64)row * args.num_slices * args.per_slice, args.num_slices, args.per_slice, args.k, merging, next_of, put);
     if (thread_index() == 0) tell(args);

@@ -15,7 +15,7 @@ const SLICE: usize = 2048;
 /// The same where only the best of several rows are asked for.
 const LONG_SLICE: usize = 4 * SLICE;
 const THREADS: u32 = 256;
-/// Keys of a part's list; see gpu/likeliest.h.
+/// Keys of a part's list: few parts have more of a row's likeliest than some; see gpu/likeliest.h.
 pub(super) const LISTED: usize = 4;
 
 /// Shared memory that the lists of so many parts are merged in: what each has next, and how many it has handed out; see gpu/likeliest.h.

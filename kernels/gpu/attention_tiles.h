@@ -28,6 +28,7 @@ constexpr u32 DEPTH = TILES == 1 ? 8 : 2;
 constexpr u32 DIM_DEPTH = DIM_STEPS % DEPTH == 0 ? DEPTH : DIM_STEPS % 4 == 0 && DEPTH > 4 ? 4 : DIM_STEPS % 2 == 0 ? 2 : 1;
 // Tiles of 16 dims that a warp takes at a time.
 constexpr u32 DIM_TILES = HEAD_DIM % (WARPS * 64) == 0 ? 4 : HEAD_DIM % (WARPS * 32) == 0 ? 2 : 1;
+constexpr u32 DIM_RUNS = HEAD_DIM / 16 / DIM_TILES;
 // Bytes from one column to the next, so that eight columns lie in different banks; the low halves follow the high ones.
 constexpr u32 Q_PITCH = HEAD_DIM * 4 + 32, Q_LOW = HEAD_DIM * 2;
 constexpr u32 WEIGHT_PITCH = SPLIT * 4 + 32, WEIGHT_LOW = SPLIT * 2;
@@ -240,8 +241,12 @@ DEVICE u64 result_at(const AttendArgs& args, const Block& block, u32 column) {
     return head * args.num_splits + block.split;
 }
 
-// Weighted values of a run of dims; a warp a run.
-DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
+DEVICE u64 answer_at(const AttendArgs& args, const Block& block, u32 column) {
+    return (u64)(block.lead + column / GROUP) * args.num_heads + block.kv_head * GROUP + column % GROUP;
+}
+
+// Weighted values of a run of dims; a warp a run. Of a column that is alone `put` has the answer: the column, a dim, and so many from it on.
+template <class Put> DEVICE void mix(const AttendArgs& args, const Block& block, u32 run, const Put& put) {
     constexpr u32 DIMS = 2 * DIM_TILES;
     // One tile of columns is waited for, and leaves registers for its gates.
     constexpr bool EARLY_GATES = TILES == 1;
@@ -250,15 +255,12 @@ DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
     const u8* columns = block.weights + g * WEIGHT_PITCH + t * 8;
     float sums[DIM_TILES][TILES][4] = {};
     auto is_alone = [&](u32 column) { return block.rows_seen[column / GROUP].is_alone; };
-    auto answer_of = [&](u32 column) {
-        return ((u64)(block.lead + column / GROUP) * args.num_heads + block.kv_head * GROUP + column % GROUP);
-    };
     float gates[2][DIMS] = {};
     auto load_gates = [&](u32 n) {
 #pragma unroll
         for (u32 c = 0; c < 2; c++) {
             u32 column = n * 8 + t * 2 + c;
-            if (column < block.columns && is_alone(column) && args.gated) load_dims(gates[c], args.q + answer_of(column) * args.q_stride + HEAD_DIM + dim);
+            if (column < block.columns && is_alone(column) && args.gated) load_dims(gates[c], args.q + answer_at(args, block, column) * args.q_stride + HEAD_DIM + dim);
         }
     };
     if constexpr (EARLY_GATES) load_gates(0);
@@ -299,7 +301,7 @@ DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
             float share = reciprocal(*reinterpret_cast<const float*>(block.weights + column * WEIGHT_PITCH + WEIGHT_TOTAL));
 #pragma unroll
             for (u32 i = 0; i < DIMS; i++) sum[i] = answer(sum[i], share, args.gated, gates[c][i]);
-            store_dims(args.out + answer_of(column) * HEAD_DIM + dim, sum);
+            put(column, dim, sum);
         }
     }
 }
@@ -351,5 +353,6 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path, bool
         if (!block.rows_seen[c / GROUP].is_alone) args.sums[result_at(args, block, c)] = sums;
     }
     sync_group();
-    for (u32 run = group_warp(); run < HEAD_DIM / 16 / DIM_TILES; run += WARPS) mix(args, block, run);
+    auto put = [&](u32 column, u32 dim, const float (&sum)[2 * DIM_TILES]) { store_dims(args.out + answer_at(args, block, column) * HEAD_DIM + dim, sum); };
+    for (u32 run = group_warp(); run < DIM_RUNS; run += WARPS) mix(args, block, run, put);
 }

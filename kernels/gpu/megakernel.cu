@@ -98,9 +98,11 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
             } else if (phase.kind == MOVE) move_history(step, phase.move);
 #endif
 #if HAS_ATTENTION
-            else if (phase.kind == ATTEND) {
+            else if (phase.kind == SCORE) {
+                score_all(step, phase.attend, phase.number, *reinterpret_cast<ScoreShared*>(work));
+            } else if (phase.kind == MIX) {
                 sync_threads();
-                attend_all(step, phase.attend, phase.number, reinterpret_cast<AttendShared*>(work));
+                mix_all(step, phase.attend, phase.number, reinterpret_cast<MixShared*>(work));
                 sync_threads();
             } else if (phase.kind == COMBINE) {
                 sync_threads();

@@ -47,10 +47,12 @@ struct Move {
     float* history;
     u32 first, blocks;
 };
-// Queries of a row with all that it sees, split by split. Where that is one split, with its answer.
+// Queries of a row with all keys that it sees, and then with all values, split by split: where that is one split, with its answer.
 struct Attend {
     // `gates`, null: none.
     Source q, k, v, gates;
+    // [H, splits of keys], as words side by side.
+    Source scores;
     const float* q_gamma;
     const float* k_gamma;
     const u64* turns;
@@ -59,7 +61,7 @@ struct Attend {
     // [H, splits, D], and maximum and sum of each.
     float* partials;
     Vec2f* sums;
-    // [Hkv, splits]: numbers of what is done.
+    // [Hkv, splits, parts]: numbers of what is done.
     u32* done;
     float eps;
     u32 num_heads, num_kv_heads, q_stride, num_splits, pairs, adjacent;
@@ -79,7 +81,7 @@ struct Combine {
     u32 number;
     u32 num_heads, q_stride, num_splits, heads_of_key;
 };
-enum Kind : u32 { PRODUCT, DELTA, MOVE, ATTEND, COMBINE };
+enum Kind : u32 { PRODUCT, DELTA, MOVE, SCORE, MIX, COMBINE };
 constexpr u32 PHASE_BYTES = 256;
 struct alignas(16) Phase {
     u32 kind, number;

@@ -1,9 +1,9 @@
-// Attention of a step's row, split by split, and the splits put together. Needs what attention_tiles.h and phases.h need.
+// Attention of a step's row: keys are scored, values mixed split by split, and splits put together. Needs what attention_tiles.h and phases.h need.
 #pragma once
 #include "phases.h"
 #include "ring.h"
 
-// So many warps attend together, and so many of such groups at a time.
+// So many warps mix values together, and so many of such groups at a time.
 constexpr u32 ATTENDING = 8, ATTENDING_GROUPS = BLOCK_WARPS / ATTENDING;
 static_assert(TILES < 5, "eight warps attend together");
 DEVICE u32 group_thread() { return thread_index() % (ATTENDING * LANES); }
@@ -19,15 +19,23 @@ namespace attention {
 #include "turns.h"
 }
 
-// Of a group of warps.
-struct AttendShared {
+// Of a block that scores keys.
+struct ScoreShared {
     float q[GROUP][HEAD_DIM];
     float key[HEAD_DIM];
+    // The queries as columns.
+    u8 queries[TILES * 8 * attention::Q_PITCH];
+};
+// Parts of a head's dims that groups mix each for itself, where groups are many and splits few.
+constexpr u32 MOST_PARTS = 4, RUNS_OF_PART = (attention::DIM_RUNS + MOST_PARTS - 1) / MOST_PARTS;
+constexpr u32 PARTS = (attention::DIM_RUNS + RUNS_OF_PART - 1) / RUNS_OF_PART;
+// Of a group of warps that mixes values.
+struct MixShared {
+    float gates[GROUP][HEAD_DIM];
     Vec4u at[attention::SPLIT / 4];
     attention::RowSeen seen;
     u32 unused;
-    // Queries, then weights.
-    u8 columns[TILES * 8 * (attention::Q_PITCH > attention::WEIGHT_PITCH ? attention::Q_PITCH : attention::WEIGHT_PITCH)];
+    u8 weights[TILES * 8 * attention::WEIGHT_PITCH];
 };
 
 // A head of the row, normed and rotated, from words to shared memory.
@@ -71,6 +79,187 @@ DEVICE void keep_value(const Context& step, const Attend& layer, u32 kv_head) {
     attention::store_row<V_TYPE, false>(page, step.row.slot % PAGE_TOKENS, values);
 }
 
+// Where a row sees one split alone, its answers are made where that is attended to.
+DEVICE bool is_one(const attention::Places& splits) { return splits.first + 1 == splits.end; }
+
+// Keys are scored by units of so many warps, and a unit is always the same block's: it finds what it has written itself.
+constexpr u32 SCORERS = 4, SCORED = SCORERS * attention::RUN, SCORED_PAGES = SCORED / PAGE_TOKENS;
+constexpr u32 SPLIT_PAGES = attention::SPLIT / PAGE_TOKENS;
+DEVICE attention::AttendArgs attend_args(const Context& step, const Attend& layer) {
+    attention::AttendArgs args = {};
+    args.k = layer.cache_k;
+    args.v = layer.cache_v;
+    args.partials = layer.partials;
+    args.sums = layer.sums;
+    args.num_heads = layer.num_heads;
+    args.num_kv_heads = layer.num_kv_heads;
+    args.num_splits = layer.num_splits;
+    // The row and its segment are at hand.
+    args.tables = step.tables;
+    args.tables.rows = &step.row;
+    args.tables.segments = &step.segment - step.row.segment;
+    return args;
+}
+// Pages come from memory while nobody has the row yet: they depend on nothing but on earlier tokens.
+DEVICE void ask_for_page(const Context& step, const Attend& layer, u32 kv_head, u32 slot, bool is_keys) {
+    u64 page = (u64)page_of(step.tables, step.segment, slot) * layer.num_kv_heads + kv_head;
+    constexpr u32 KEY_BYTES = attention::KeyFormat::PAGE_UNITS * sizeof(attention::KeyUnit);
+    constexpr u32 VALUE_BYTES = attention::ValueFormat::PAGE_UNITS * sizeof(attention::ValueUnit);
+    if (is_keys) prefetch(static_cast<const u8*>(layer.cache_k) + page * KEY_BYTES, KEY_BYTES);
+    else prefetch(static_cast<const u8*>(layer.cache_v) + page * VALUE_BYTES, VALUE_BYTES);
+}
+// A warp's run of keys, with all queries; scores go out as words.
+DEVICE void score(const Context& step, const Attend& layer, u32 number, u32 kv_head, u32 first, ScoreShared& shared) {
+    attention::Block block = {};
+    block.q = shared.queries;
+    block.tiles = TILES;
+    float sums[attention::KEY_TILES][TILES][4] = {};
+    u32 slot = slot_of(step.tables, step.row, step.segment, larger(first, step.row.seen_first));
+    u32 page = page_of(step.tables, step.segment, slot) * layer.num_kv_heads + kv_head;
+    attention::score_run(sums, attention::keys_at(attend_args(step, layer), page * PAGE_TOKENS), first % PAGE_TOKENS, block);
+    u64* words = static_cast<u64*>(const_cast<void*>(layer.scores.at));
+    u64 stamp = (u64)(step.waiting.epoch + number) << 32;
+    // As `store_scores` has them.
+    u32 key = first + lane_index() / 4 * attention::KEY_TILES * 2;
+#pragma unroll
+    for (u32 n = 0; n < TILES; n++)
+#pragma unroll
+        for (u32 c = 0; c < 2; c++) {
+            u32 column = n * 8 + lane_index() % 4 * 2 + c;
+            if (column >= GROUP) continue;
+            u64* to = words + (u64)(kv_head * GROUP + column) * layer.num_splits * attention::SPLIT + key;
+#pragma unroll
+            for (u32 i = 0; i < attention::KEY_TILES; i++) {
+                store_word(to + 2 * i, stamp | f32_to_bits(sums[i][n][c]));
+                store_word(to + 2 * i + 1, stamp | f32_to_bits(sums[i][n][c + 2]));
+            }
+        }
+}
+DEVICE void score_all(const Context& step, const Attend& layer, u32 number, ScoreShared& shared) {
+    attention::Places seen = attention::seen_by(step.row, 0, 1);
+    u32 heads = layer.num_kv_heads, units = ((seen.end + SCORED - 1) / SCORED) * heads;
+    // Of units as far apart as there are blocks, those that have the same queries.
+    u32 together = grid_x() % heads == 0 ? BLOCK_WARPS / SCORERS : 1;
+#pragma unroll 1
+    for (u32 first = block_x(); first < units; first += together * grid_x()) {
+        u32 kv_head = first % heads;
+        bool is_first = first == block_x();
+        // By the last warps, for to ask takes long, and the first ones have heads to make ready.
+        u32 which = warp_index() - (BLOCK_WARPS - together * SCORED_PAGES);
+        if (lane_index() == 0 && which < together * SCORED_PAGES) {
+            u32 slot = (first + which / SCORED_PAGES * grid_x()) / heads * SCORED + which % SCORED_PAGES * PAGE_TOKENS;
+            if (slot < seen.end) ask_for_page(step, layer, kv_head, slot, true);
+        }
+        sync_threads();
+        if (is_first || together == 1) {
+            attention::Block block = {};
+            block.q = shared.queries;
+#pragma unroll 1
+            for (u32 head = warp_index(); head < GROUP; head += BLOCK_WARPS) {
+                float* q = shared.q[head];
+                prepare_head(step, layer, layer.q, (kv_head * GROUP + head) * layer.q_stride, layer.q_gamma, q);
+                for (u32 quad = lane_index(); quad < HEAD_DIM / 4; quad += LANES) attention::put_query(block, head, quad, reinterpret_cast<const Vec4f*>(q)[quad]);
+            }
+        }
+        // The row's own key belongs to one of those units.
+        u32 own = step.row.slot / SCORED * heads + kv_head;
+        bool has_own = own >= first && (own - first) % grid_x() == 0 && (own - first) / grid_x() < together;
+        if (has_own && warp_index() == smaller((u32)GROUP, BLOCK_WARPS - 1u)) keep_key(step, layer, kv_head, shared.key);
+        sync_threads();
+        u32 unit = first + warp_index() / SCORERS * grid_x(), key = unit / heads * SCORED + warp_index() % SCORERS * attention::RUN;
+        bool is_seen = key < seen.end && key + attention::RUN > seen.first;
+        if (warp_index() / SCORERS < together && unit < units && is_seen) score(step, layer, number, kv_head, key, shared);
+    }
+}
+
+// What there is of splits and heads to be mixed, and of dims.
+DEVICE u32 parts_of(u32 num_kv_heads, const attention::Places& splits) {
+    u32 units = (splits.end - splits.first) * num_kv_heads;
+    return units * PARTS <= grid_x() * ATTENDING_GROUPS ? PARTS : 1;
+}
+// Weights of a head in a group's column, from its scores.
+DEVICE void weigh(const Context& step, const Attend& layer, u32 head, attention::Places seen, u32 first, u8* column, bool is_alone, u64 result) {
+    u32 own = first + 8 * lane_index();
+    float scores[8] = {};
+    if (own < seen.end && own + 8 > seen.first)
+        take_run<false>(step.waiting, layer.scores, head * layer.num_splits * attention::SPLIT + own, scores);
+    Vec4f* to = reinterpret_cast<Vec4f*>(column) + 2 * lane_index();
+    to[0] = {scores[0], scores[1], scores[2], scores[3]};
+    to[1] = {scores[4], scores[5], scores[6], scores[7]};
+    Vec2f sums = attention::weigh(column, seen, first);
+    if (lane_index() > 0) return;
+    *reinterpret_cast<float*>(column + attention::WEIGHT_TOTAL) = sums.y;
+    if (!is_alone) layer.sums[result] = sums;
+}
+// Dims `part` of `parts` of a split's values.
+DEVICE void mix(const Context& step, const Attend& layer, u32 number, u32 kv_head, u32 split, u32 part, u32 parts, bool is_alone, MixShared& shared) {
+    attention::Block block = {};
+    block.rows = 1;
+    block.columns = GROUP;
+    block.tiles = TILES;
+    block.split = split;
+    block.first = split * attention::SPLIT;
+    block.kv_head = kv_head;
+    block.seen = attention::seen_of_split(step.row, 0, 1, split);
+    block.at = reinterpret_cast<u32*>(shared.at);
+    block.weights = shared.weights;
+    block.rows_seen = &shared.seen;
+    attention::AttendArgs args = attend_args(step, layer);
+    if (group_thread() == 0) shared.seen = {block.seen, is_alone};
+    if (group_warp() == ATTENDING - 1 && lane_index() < SPLIT_PAGES && lane_index() % parts == part) {
+        u32 slot = block.first + lane_index() * PAGE_TOKENS;
+        if (slot < block.seen.end) ask_for_page(step, layer, kv_head, slot, false);
+    }
+    attention::find_places(args, block);
+    u32 first_run = parts == 1 ? 0 : part * RUNS_OF_PART, end_run = parts == 1 ? attention::DIM_RUNS : smaller(first_run + RUNS_OF_PART, attention::DIM_RUNS);
+    // Each part of the split that has the row's own value keeps it: it reads what it has written.
+    bool has_own = step.row.slot / attention::SPLIT == split;
+#pragma unroll 1
+    for (u32 c = group_warp(); c < GROUP + has_own; c += ATTENDING) {
+        if (c == GROUP) {
+            keep_value(step, layer, kv_head);
+            continue;
+        }
+        u32 head = kv_head * GROUP + c;
+        if (is_alone && layer.gates.at) {
+            float gates[HEAD_VALUES];
+            take_strided(step.waiting, layer.gates, head * layer.q_stride + HEAD_DIM, head * layer.q_stride + 2 * HEAD_DIM, gates);
+#pragma unroll
+            for (u32 i = 0; i < HEAD_VALUES; i++)
+                if (lane_index() + i * LANES < HEAD_DIM) shared.gates[c][lane_index() + i * LANES] = gates[i];
+        }
+        weigh(step, layer, head, block.seen, block.first, block.weights + c * attention::WEIGHT_PITCH, is_alone, attention::result_at(args, block, c));
+    }
+    sync_group();
+    auto put_dims = [&](u32 column, u32 dim, const float (&sum)[2 * attention::DIM_TILES]) {
+        for (u32 i = 0; i < 2 * attention::DIM_TILES; i++) {
+            float value = layer.gates.at ? sum[i] * sigmoid(shared.gates[column][dim + i]) : sum[i];
+            put(layer.out, (kv_head * GROUP + column) * HEAD_DIM + dim + i, value, step.waiting.epoch + layer.answer);
+        }
+    };
+#pragma unroll 1
+    for (u32 run = first_run + group_warp(); run < end_run; run += ATTENDING) attention::mix(args, block, run, put_dims);
+    // The next unit takes the place of weights, and whoever finds the number finds the parts.
+    sync_group();
+    if (!is_alone && group_thread() == 0) store_release(layer.done + (kv_head * layer.num_splits + split) * PARTS + part, step.waiting.epoch + number);
+}
+DEVICE void mix_all(const Context& step, const Attend& layer, u32 number, MixShared* shared) {
+    attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
+    u32 parts = parts_of(layer.num_kv_heads, splits), group = warp_index() / ATTENDING, units = (splits.end - splits.first) * layer.num_kv_heads * parts;
+    auto mix_unit = [&](u32 unit) {
+        u32 of_parts = unit / parts;
+        mix(step, layer, number, of_parts % layer.num_kv_heads, splits.first + of_parts / layer.num_kv_heads, unit % parts, parts, is_one(splits), shared[group]);
+    };
+    u32 apart = grid_x() * ATTENDING_GROUPS;
+    if constexpr (FOR_RACECHECK) {
+        // A group without a unit does the last one once more.
+        for (u32 first = block_x(); first < units; first += apart) mix_unit(smaller(first + grid_x() * group, units - 1));
+        return;
+    }
+#pragma unroll 1
+    for (u32 unit = block_x() + grid_x() * group; unit < units; unit += apart) mix_unit(unit);
+}
+
 // Four dims of a head's answer, with its gate.
 constexpr u32 QUADS = HEAD_DIM / 4;
 DEVICE void put_quad(const Context& step, const Source& gated, u32 q_stride, u32 head, u32 quad, const attention::Mixed& mixed, const Target& to, u32 number) {
@@ -83,75 +272,6 @@ DEVICE void put_quad(const Context& step, const Source& gated, u32 q_stride, u32
         put(to, head * HEAD_DIM + quad * 4 + i, value, step.waiting.epoch + number);
     }
 }
-// Where a row sees one split alone, its answers are made where that is attended to.
-DEVICE bool is_one(const attention::Places& splits) { return splits.first + 1 == splits.end; }
-DEVICE void answer(const Context& step, const Attend& layer, u32 kv_head, u32 split) {
-#pragma unroll 1
-    for (u32 i = group_thread(); i < GROUP * QUADS; i += ATTENDING * LANES) {
-        u32 head = kv_head * GROUP + i / QUADS, quad = i % QUADS;
-        u64 at = (u64)head * layer.num_splits + split;
-        attention::Mixed mixed = {};
-        attention::add_split(mixed, 1.0f, layer.sums[at].y, reinterpret_cast<const Vec4f*>(layer.partials)[at * QUADS + quad]);
-        put_quad(step, layer.gates, layer.q_stride, head, quad, mixed, layer.out, layer.answer);
-    }
-}
-
-DEVICE void attend(const Context& step, const Attend& layer, u32 number, u32 kv_head, u32 split, bool is_alone, AttendShared& shared) {
-    attention::Places seen = attention::seen_of_split(step.row, 0, 1, split);
-    bool has_own = step.row.slot / attention::SPLIT == split;
-#pragma unroll 1
-    for (u32 head = group_warp(); head < GROUP + 2 * has_own; head += ATTENDING) {
-        if (head < GROUP) prepare_head(step, layer, layer.q, (kv_head * GROUP + head) * layer.q_stride, layer.q_gamma, shared.q[head]);
-        else if (head == GROUP) keep_key(step, layer, kv_head, shared.key);
-        else keep_value(step, layer, kv_head);
-    }
-    if (group_thread() == 0) shared.seen = {seen, false};
-    sync_group();
-    attention::AttendArgs args = {};
-    // Heads are counted from the first one.
-    args.q = shared.q[0] - (u64)kv_head * GROUP * HEAD_DIM;
-    args.q_stride = HEAD_DIM;
-    args.k = layer.cache_k;
-    args.v = layer.cache_v;
-    // The row and its segment are at hand.
-    args.tables = step.tables;
-    args.tables.rows = &step.row;
-    args.tables.segments = &step.segment - step.row.segment;
-    args.partials = layer.partials;
-    args.sums = layer.sums;
-    args.num_heads = layer.num_heads;
-    args.num_kv_heads = layer.num_kv_heads;
-    args.num_splits = layer.num_splits;
-    attention::Block block = {};
-    block.rows = 1;
-    block.split = split;
-    block.first = split * attention::SPLIT;
-    block.kv_head = kv_head;
-    block.seen = seen;
-    block.at = reinterpret_cast<u32*>(shared.at);
-    block.q = shared.columns;
-    block.rows_seen = &shared.seen;
-    attention::find_places(args, block);
-    attention::attend_rows(args, block, false, false);
-    sync_group();
-    if (is_alone) answer(step, layer, kv_head, split);
-    else if (group_thread() == 0) store_release(layer.done + kv_head * layer.num_splits + split, step.waiting.epoch + number);
-}
-DEVICE void attend_all(const Context& step, const Attend& layer, u32 number, AttendShared* shared) {
-    attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
-    u32 count = splits.end - splits.first, group = warp_index() / ATTENDING, units = count * layer.num_kv_heads;
-    auto attend_unit = [&](u32 unit) {
-        attend(step, layer, number, unit % layer.num_kv_heads, splits.first + unit / layer.num_kv_heads, is_one(splits), shared[group]);
-    };
-    u32 apart = grid_x() * ATTENDING_GROUPS;
-    if constexpr (FOR_RACECHECK) {
-        // A group without a unit does the last one once more.
-        for (u32 first = block_x(); first < units; first += apart) attend_unit(smaller(first + grid_x() * group, units - 1));
-        return;
-    }
-#pragma unroll 1
-    for (u32 unit = block_x() + grid_x() * group; unit < units; unit += apart) attend_unit(unit);
-}
 
 // As combine.cu does it: a warp is a member, a lane has four dims.
 constexpr u32 RUNS = (QUADS + LANES - 1) / LANES;
@@ -162,10 +282,11 @@ DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 u
     u32 head = unit / RUNS, quad = unit % RUNS * LANES + lane_index(), kv_head = head / layer.heads_of_key;
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     if (is_one(splits)) return;
-    const u32* done = layer.done + kv_head * layer.num_splits;
-    for (u32 s = splits.first + thread_index(); s < splits.end; s += BLOCK_THREADS) {
+    const u32* done = layer.done + kv_head * layer.num_splits * PARTS;
+    u32 parts = parts_of(layer.num_heads / layer.heads_of_key, splits);
+    for (u32 s = splits.first * PARTS + thread_index(); s < splits.end * PARTS; s += BLOCK_THREADS) {
         u32 looks = 0;
-        while (load_acquire(done + s) != step.waiting.epoch + layer.number && keeps_waiting(step.waiting, looks)) {}
+        while (s % PARTS < parts && load_acquire(done + s) != step.waiting.epoch + layer.number && keeps_waiting(step.waiting, looks)) {}
     }
     sync_threads();
     bool is_used = quad < QUADS;

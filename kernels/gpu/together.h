@@ -80,22 +80,23 @@ struct Source {
     u64 number;
 };
 
-// Values `first..first + COUNT`, from a run of words on.
-template <u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& from, u32 first, float (&v)[COUNT]) {
+// Values `first..first + COUNT`, from a run of words on. IS_DEALT: runs lie as `word_place` has it, or else side by side.
+template <bool IS_DEALT = true, u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& from, u32 first, float (&v)[COUNT]) {
     if (from.number == 0) {
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) v[i] = static_cast<const float*>(from.at)[first + i];
         return;
     }
     static_assert(COUNT % RUN_WORDS == 0, "whole runs");
-    const u64* at = static_cast<const u64*>(from.at) + word_place(first);
+    auto place = [](u32 i) { return IS_DEALT ? word_place(i) : (u64)i; };
+    const u64* at = static_cast<const u64*>(from.at) + place(first);
     u32 number = waiting.epoch + (u32)from.number, looks = 0;
     u64 words[COUNT];
     bool is_there;
     do {
         is_there = true;
 #pragma unroll
-        for (u32 i = 0; i < COUNT; i += 2) load_words(at + word_place(i), words[i], words[i + 1]);
+        for (u32 i = 0; i < COUNT; i += 2) load_words(at + place(i), words[i], words[i + 1]);
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
         if (is_there) break;
@@ -103,7 +104,7 @@ template <u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& 
         const u64* missing = at;
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++)
-            if ((u32)(words[i] >> 32) != number) missing = at + word_place(i);
+            if ((u32)(words[i] >> 32) != number) missing = at + place(i);
         while ((u32)(load_word(missing) >> 32) != number && keeps_waiting(waiting, looks)) {}
     } while (keeps_waiting(waiting, looks));
 #pragma unroll

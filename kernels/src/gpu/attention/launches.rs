@@ -276,10 +276,14 @@ impl Shape {
         defines
     }
 
-    /// Bytes of a group of warps that attends there: see `AttendShared`.
-    pub(in crate::gpu) fn megakernel_bytes(&self) -> usize {
-        let heads = (self.group() + 1) * self.head_dim * size_of::<f32>();
-        heads + SPLIT * size_of::<u32>() + 16 + self.columns_bytes(self.row_tiles())
+    /// Bytes of a block that scores keys there, and of a group of warps that mixes values: see `ScoreShared` and `MixShared`.
+    pub(in crate::gpu) fn megakernel_bytes(&self) -> [usize; 2] {
+        let heads = |count: usize| count * self.head_dim * size_of::<f32>();
+        let columns = |values: usize| self.row_tiles() * 8 * (values * size_of::<f32>() + 32);
+        [
+            heads(self.group() + 1) + columns(self.head_dim),
+            heads(self.group()) + SPLIT * size_of::<u32>() + 16 + columns(SPLIT),
+        ]
     }
 
     /// Panics on sizes that no model has, and where the cache is too small for pages that the segments name.

@@ -89,6 +89,7 @@ pub(super) struct Attend {
     pub k: Source,
     pub v: Source,
     pub gates: Source,
+    pub scores: Source,
     pub q_gamma: DevicePtr,
     pub k_gamma: DevicePtr,
     pub turns: DevicePtr,
@@ -130,7 +131,8 @@ pub(super) enum Phase {
     Product(Product),
     Delta(Delta),
     Move(Move),
-    Attend(Attend),
+    Score(Attend),
+    Mix(Attend),
     Combine(Combine),
 }
 
@@ -152,8 +154,9 @@ impl Phase {
             Self::Product(product) => (0, bytemuck::bytes_of(product)),
             Self::Delta(delta) => (1, bytemuck::bytes_of(delta)),
             Self::Move(history) => (2, bytemuck::bytes_of(history)),
-            Self::Attend(attend) => (3, bytemuck::bytes_of(attend)),
-            Self::Combine(combine) => (4, bytemuck::bytes_of(combine)),
+            Self::Score(attend) => (3, bytemuck::bytes_of(attend)),
+            Self::Mix(attend) => (4, bytemuck::bytes_of(attend)),
+            Self::Combine(combine) => (5, bytemuck::bytes_of(combine)),
         };
         let mut payload = [0; PAYLOAD_WORDS];
         bytemuck::cast_slice_mut(&mut payload)[..bytes.len()].copy_from_slice(bytes);

@@ -3,6 +3,8 @@
 //! Operations are told here instead of being launched. What each writes becomes a row of words; what a later one reads of the same
 //! buffer is the newest of them. Two rows of a buffer take turns: a row is written anew only by what depends on all that has read it.
 
+mod attention;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -10,23 +12,18 @@ use std::sync::Arc;
 use tensor::DType;
 
 use crate::buffer::Buffer;
-use crate::device::{
-    AttentionArgs, DeltaNetArgs, DeltaNetShape, GatedLinearArgs, LinearArgs, Matrix, Norm,
-    RopeStyle, Visibility,
-};
+use crate::device::{DeltaNetArgs, DeltaNetShape, GatedLinearArgs, LinearArgs, Matrix, Norm};
 use crate::error::DeviceError;
-use crate::gpu::attention::{HeadShape, SPLIT};
 use crate::gpu::delta_net::q_scale;
 use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::linear::MOST_NORMED_COLS;
 use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
 use crate::gpu::megakernel::phases::{
-    Attend, Combine, Delta, Embed, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target,
-    words_bytes,
+    Delta, Embed, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target, words_bytes,
 };
 use crate::gpu::megakernel::pieces::{Job, Plan, Weights};
+use crate::gpu::megakernel::recorder::attention::Splits;
 use crate::gpu::memory::{DeviceMemory, ptr};
-use crate::gpu::rope::TurnTables;
 use crate::gpu::top_k::Sought;
 
 /// A head's answers, which are normed by whoever reads them.
@@ -54,16 +51,6 @@ struct History {
     at: DevicePtr,
     /// The row; none yet: what is made of the layer's answers.
     after: Option<Source>,
-}
-
-/// What splits of all attention layers share.
-#[derive(Debug)]
-pub(super) struct Splits {
-    pub shape: HeadShape,
-    num_splits: usize,
-    partials: DeviceMemory,
-    sums: DeviceMemory,
-    done: DeviceMemory,
 }
 
 /// The phases of a step so far.
@@ -157,10 +144,7 @@ impl Recorder {
         let phases = std::mem::take(&mut self.phases);
         let mut memory: Vec<_> = self.words.drain().map(|(_, memory)| memory).collect();
         if let Some(splits) = &mut self.splits {
-            for piece in [&mut splits.partials, &mut splits.sums, &mut splits.done] {
-                let none = DeviceMemory::new(&self.driver, 0)?;
-                memory.push(std::mem::replace(piece, none));
-            }
+            memory.append(&mut splits.memory);
         }
         Ok((self, phases, memory))
     }
@@ -412,87 +396,6 @@ impl Recorder {
             after: None,
         });
         self.phases.push(Phase::Delta(delta));
-        self.plan.skip();
-        Ok(())
-    }
-
-    pub fn attention(&mut self, args: &AttentionArgs<'_>, turns: &TurnTables) {
-        let result = self.attend(args, turns);
-        self.note(result);
-    }
-
-    fn attend(&mut self, args: &AttentionArgs<'_>, turns: &TurnTables) -> Result<(), DeviceError> {
-        let shape = HeadShape::of(args);
-        let sees_all = args.visibility == Visibility::All;
-        if args.window.is_some() || sees_all || !shape.fits_megakernel() {
-            return Err(unfit("such attention"));
-        }
-        let num_splits = self.most_seen.div_ceil(SPLIT);
-        let of_heads = args.num_heads * num_splits;
-        if self.splits.is_none() {
-            self.splits = Some(Splits {
-                shape,
-                num_splits,
-                partials: DeviceMemory::new(&self.driver, of_heads * args.head_dim * 4)?,
-                sums: DeviceMemory::new(&self.driver, of_heads * 8)?,
-                done: DeviceMemory::zeros(&self.driver, of_heads * 4)?,
-            });
-        }
-        let Some(splits) = self.splits.as_ref().filter(|known| known.shape == shape) else {
-            return Err(unfit("attention layers of several shapes"));
-        };
-        let memory = [&splits.partials, &splits.sums, &splits.done];
-        let [partials, sums, done] = memory.map(DeviceMemory::ptr);
-        let num_splits = splits.num_splits as u32;
-        let q_stride = (args.head_dim * if args.gated { 2 } else { 1 }) as u32;
-        let norm = args.head_norm.as_ref();
-        let gammas = norm.map(|norm| [ptr(norm.q_gamma), ptr(norm.k_gamma)]);
-        let [q_gamma, k_gamma] = gammas.unwrap_or([DevicePtr::NULL; 2]);
-        // Splits are attended to by this phase and put together by the next one.
-        let number = self.number() as u32;
-        let q = self.source(args.q);
-        let mut attend = Attend {
-            q,
-            k: self.source(args.k),
-            v: self.source(args.v),
-            gates: if args.gated { q } else { Source::default() },
-            q_gamma,
-            k_gamma,
-            turns: turns.of(&self.driver, args.rope.inv_freq)?,
-            cache_k: ptr(&args.cache.k),
-            cache_v: ptr(&args.cache.v),
-            partials,
-            sums,
-            done,
-            eps: norm.map_or(0.0, |norm| norm.eps),
-            num_heads: args.num_heads as u32,
-            num_kv_heads: args.num_kv_heads as u32,
-            q_stride,
-            num_splits,
-            pairs: args.rope.inv_freq.len() as u32,
-            adjacent: u32::from(args.rope.style == RopeStyle::Adjacent),
-            answer: number + 1,
-            out: Target::default(),
-        };
-        let place = self.phases.len();
-        self.phases.push(Phase::Attend(attend));
-        self.plan.skip();
-        attend.out = self.write(args.out, args.num_heads * args.head_dim, None, None)?;
-        self.phases[place] = Phase::Attend(attend);
-        let combine = Combine {
-            gates: attend.gates,
-            partials,
-            sums,
-            done,
-            out: attend.out,
-            number,
-            num_heads: attend.num_heads,
-            q_stride,
-            num_splits,
-            heads_of_key: (args.num_heads / args.num_kv_heads) as u32,
-            unused: 0,
-        };
-        self.phases.push(Phase::Combine(combine));
         self.plan.skip();
         Ok(())
     }

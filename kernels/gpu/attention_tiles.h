@@ -260,7 +260,8 @@ template <class Put> DEVICE void mix(const AttendArgs& args, const Block& block,
 #pragma unroll
         for (u32 c = 0; c < 2; c++) {
             u32 column = n * 8 + t * 2 + c;
-            if (column < block.columns && is_alone(column) && args.gated) load_dims(gates[c], args.q + answer_at(args, block, column) * args.q_stride + HEAD_DIM + dim);
+            if (column < block.columns && is_alone(column) && args.gated)
+                load_dims(gates[c], args.q + answer_at(args, block, column) * args.q_stride + HEAD_DIM + dim);
         }
     };
     if constexpr (EARLY_GATES) load_gates(0);
@@ -353,6 +354,8 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path, bool
         if (!block.rows_seen[c / GROUP].is_alone) args.sums[result_at(args, block, c)] = sums;
     }
     sync_group();
-    auto put = [&](u32 column, u32 dim, const float (&sum)[2 * DIM_TILES]) { store_dims(args.out + answer_at(args, block, column) * HEAD_DIM + dim, sum); };
+    auto put = [&](u32 column, u32 dim, const float (&sum)[2 * DIM_TILES]) {
+        store_dims(args.out + answer_at(args, block, column) * HEAD_DIM + dim, sum);
+    };
     for (u32 run = group_warp(); run < DIM_RUNS; run += WARPS) mix(args, block, run, put);
 }

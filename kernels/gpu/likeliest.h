@@ -45,8 +45,9 @@ template <u32 WARPS> struct Likeliest {
     }
 };
 
-// Puts the `k` largest keys of all lists, [count, length], the largest first and NO_KEY behind the last one, in order, by the first lane of a warp, in shared memory of so many bytes as
-// src/gpu/top_k.rs has it. `next` gives the largest of the keys that a lane finds in a part that is less than another: length < k needs it.
+// Puts the `k` largest keys of all lists, [count, length], the largest first and NO_KEY behind the last one, in order, by the first lane of a
+// warp, in shared memory of so many bytes as src/gpu/top_k.rs has it. `next` gives the largest of the keys that a lane finds in a part that is
+// less than another: length < k needs it.
 template <class Next, class Put> DEVICE void merge_lists(const u64* lists, u32 count, u32 length, u32 k, u8* memory, Next next, Put put) {
     // A lane's own ones alone: what its lists have next, and how many they have handed out.
     u64* heads = reinterpret_cast<u64*>(memory);

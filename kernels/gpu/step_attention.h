@@ -1,17 +1,18 @@
-// Attention of a step's row: keys are scored, values mixed split by split, and splits put together. Needs what attention_tiles.h and phases.h need.
+// Attention of a step's row: keys are scored, values mixed split by split, and splits put together. Needs what attention_tiles.h and phases.h
+// need.
 #pragma once
 #include "phases.h"
 #include "ring.h"
 
 // So many warps mix values together, and so many of such groups at a time.
-constexpr u32 ATTENDING = 8, ATTENDING_GROUPS = BLOCK_WARPS / ATTENDING;
+constexpr u32 MIXERS = 8, MIXING_GROUPS = BLOCK_WARPS / MIXERS;
 static_assert(TILES < 5, "eight warps attend together");
-DEVICE u32 group_thread() { return thread_index() % (ATTENDING * LANES); }
-DEVICE u32 group_warp() { return warp_index() % ATTENDING; }
+DEVICE u32 group_thread() { return thread_index() % (MIXERS * LANES); }
+DEVICE u32 group_warp() { return warp_index() % MIXERS; }
 // racecheck does not follow barriers of some warps: for it groups go in step.
 DEVICE void sync_group() {
     if constexpr (FOR_RACECHECK) sync_threads();
-    else sync_some(1 + warp_index() / ATTENDING, ATTENDING * LANES);
+    else sync_some(1 + warp_index() / MIXERS, MIXERS * LANES);
 }
 namespace attention {
 #include "attention_tiles.h"
@@ -59,24 +60,31 @@ DEVICE void prepare_head(const Context& step, const Attend& layer, const Source&
     }
     sync_warp();
 }
+// A head's page that a slot lies in.
+DEVICE u64 page_at(const Context& step, const Attend& layer, u32 kv_head, u32 slot) {
+    return (u64)page_of(step.tables, step.segment, slot) * layer.num_kv_heads + kv_head;
+}
+DEVICE attention::KeyUnit* key_page(const Context& step, const Attend& layer, u32 kv_head, u32 slot) {
+    return static_cast<attention::KeyUnit*>(layer.cache_k) + page_at(step, layer, kv_head, slot) * attention::KeyFormat::PAGE_UNITS;
+}
+DEVICE attention::ValueUnit* value_page(const Context& step, const Attend& layer, u32 kv_head, u32 slot) {
+    return static_cast<attention::ValueUnit*>(layer.cache_v) + page_at(step, layer, kv_head, slot) * attention::ValueFormat::PAGE_UNITS;
+}
+constexpr u32 KEY_PAGE_BYTES = attention::KeyFormat::PAGE_UNITS * sizeof(attention::KeyUnit);
+constexpr u32 VALUE_PAGE_BYTES = attention::ValueFormat::PAGE_UNITS * sizeof(attention::ValueUnit);
 // The row's own key and value, into the cache.
 constexpr u32 HEAD_VALUES = (HEAD_DIM + LANES - 1) / LANES;
-DEVICE u64 own_page(const Context& step, const Attend& layer, u32 kv_head) {
-    return (u64)page_of(step.tables, step.segment, step.row.slot) * layer.num_kv_heads + kv_head;
-}
 DEVICE void keep_key(const Context& step, const Attend& layer, u32 kv_head, float* key) {
     float values[HEAD_VALUES];
     prepare_head(step, layer, layer.k, kv_head * HEAD_DIM, layer.k_gamma, key);
-    auto* page = static_cast<attention::KeyUnit*>(layer.cache_k) + own_page(step, layer, kv_head) * attention::KeyFormat::PAGE_UNITS;
 #pragma unroll
     for (u32 i = 0; i < HEAD_VALUES; i++) values[i] = lane_index() + i * LANES < HEAD_DIM ? key[lane_index() + i * LANES] : 0.0f;
-    attention::store_row<K_TYPE, true>(page, step.row.slot % PAGE_TOKENS, values);
+    attention::store_row<K_TYPE, true>(key_page(step, layer, kv_head, step.row.slot), step.row.slot % PAGE_TOKENS, values);
 }
 DEVICE void keep_value(const Context& step, const Attend& layer, u32 kv_head) {
     float values[HEAD_VALUES];
-    auto* page = static_cast<attention::ValueUnit*>(layer.cache_v) + own_page(step, layer, kv_head) * attention::ValueFormat::PAGE_UNITS;
     take_strided(step.waiting, layer.v, kv_head * HEAD_DIM, (kv_head + 1) * HEAD_DIM, values);
-    attention::store_row<V_TYPE, false>(page, step.row.slot % PAGE_TOKENS, values);
+    attention::store_row<V_TYPE, false>(value_page(step, layer, kv_head, step.row.slot), step.row.slot % PAGE_TOKENS, values);
 }
 
 // Where a row sees one split alone, its answers are made where that is attended to.
@@ -85,29 +93,6 @@ DEVICE bool is_one(const attention::Places& splits) { return splits.first + 1 ==
 // Keys are scored by units of so many warps, and a unit is always the same block's: it finds what it has written itself.
 constexpr u32 SCORERS = 4, SCORED = SCORERS * attention::RUN, SCORED_PAGES = SCORED / PAGE_TOKENS;
 constexpr u32 SPLIT_PAGES = attention::SPLIT / PAGE_TOKENS;
-DEVICE attention::AttendArgs attend_args(const Context& step, const Attend& layer) {
-    attention::AttendArgs args = {};
-    args.k = layer.cache_k;
-    args.v = layer.cache_v;
-    args.partials = layer.partials;
-    args.sums = layer.sums;
-    args.num_heads = layer.num_heads;
-    args.num_kv_heads = layer.num_kv_heads;
-    args.num_splits = layer.num_splits;
-    // The row and its segment are at hand.
-    args.tables = step.tables;
-    args.tables.rows = &step.row;
-    args.tables.segments = &step.segment - step.row.segment;
-    return args;
-}
-// Pages come from memory while nobody has the row yet: they depend on nothing but on earlier tokens.
-DEVICE void ask_for_page(const Context& step, const Attend& layer, u32 kv_head, u32 slot, bool is_keys) {
-    u64 page = (u64)page_of(step.tables, step.segment, slot) * layer.num_kv_heads + kv_head;
-    constexpr u32 KEY_BYTES = attention::KeyFormat::PAGE_UNITS * sizeof(attention::KeyUnit);
-    constexpr u32 VALUE_BYTES = attention::ValueFormat::PAGE_UNITS * sizeof(attention::ValueUnit);
-    if (is_keys) prefetch(static_cast<const u8*>(layer.cache_k) + page * KEY_BYTES, KEY_BYTES);
-    else prefetch(static_cast<const u8*>(layer.cache_v) + page * VALUE_BYTES, VALUE_BYTES);
-}
 // A warp's run of keys, with all queries; scores go out as words.
 DEVICE void score(const Context& step, const Attend& layer, u32 number, u32 kv_head, u32 first, ScoreShared& shared) {
     attention::Block block = {};
@@ -115,8 +100,7 @@ DEVICE void score(const Context& step, const Attend& layer, u32 number, u32 kv_h
     block.tiles = TILES;
     float sums[attention::KEY_TILES][TILES][4] = {};
     u32 slot = slot_of(step.tables, step.row, step.segment, larger(first, step.row.seen_first));
-    u32 page = page_of(step.tables, step.segment, slot) * layer.num_kv_heads + kv_head;
-    attention::score_run(sums, attention::keys_at(attend_args(step, layer), page * PAGE_TOKENS), first % PAGE_TOKENS, block);
+    attention::score_run(sums, key_page(step, layer, kv_head, slot), first % PAGE_TOKENS, block);
     u64* words = static_cast<u64*>(const_cast<void*>(layer.scores.at));
     u64 stamp = (u64)(step.waiting.epoch + number) << 32;
     // As `store_scores` has them.
@@ -144,11 +128,12 @@ DEVICE void score_all(const Context& step, const Attend& layer, u32 number, Scor
     for (u32 first = block_x(); first < units; first += together * grid_x()) {
         u32 kv_head = first % heads;
         bool is_first = first == block_x();
-        // By the last warps, for to ask takes long, and the first ones have heads to make ready.
+        // Pages come as far as L2 while nobody has the row: they depend on earlier tokens alone. By the last warps, for to ask takes long, and
+        // the first ones have heads to make ready.
         u32 which = warp_index() - (BLOCK_WARPS - together * SCORED_PAGES);
         if (lane_index() == 0 && which < together * SCORED_PAGES) {
             u32 slot = (first + which / SCORED_PAGES * grid_x()) / heads * SCORED + which % SCORED_PAGES * PAGE_TOKENS;
-            if (slot < seen.end) ask_for_page(step, layer, kv_head, slot, true);
+            if (slot < seen.end) prefetch(key_page(step, layer, kv_head, slot), KEY_PAGE_BYTES);
         }
         sync_threads();
         if (is_first || together == 1) {
@@ -158,7 +143,8 @@ DEVICE void score_all(const Context& step, const Attend& layer, u32 number, Scor
             for (u32 head = warp_index(); head < GROUP; head += BLOCK_WARPS) {
                 float* q = shared.q[head];
                 prepare_head(step, layer, layer.q, (kv_head * GROUP + head) * layer.q_stride, layer.q_gamma, q);
-                for (u32 quad = lane_index(); quad < HEAD_DIM / 4; quad += LANES) attention::put_query(block, head, quad, reinterpret_cast<const Vec4f*>(q)[quad]);
+                for (u32 quad = lane_index(); quad < HEAD_DIM / 4; quad += LANES)
+                    attention::put_query(block, head, quad, reinterpret_cast<const Vec4f*>(q)[quad]);
             }
         }
         // The row's own key belongs to one of those units.
@@ -172,10 +158,10 @@ DEVICE void score_all(const Context& step, const Attend& layer, u32 number, Scor
     }
 }
 
-// What there is of splits and heads to be mixed, and of dims.
+// Parts that a head's dims are cut in: so that no group has two, or they are not cut.
 DEVICE u32 parts_of(u32 num_kv_heads, const attention::Places& splits) {
     u32 units = (splits.end - splits.first) * num_kv_heads;
-    return units * PARTS <= grid_x() * ATTENDING_GROUPS ? PARTS : 1;
+    return units * PARTS <= grid_x() * MIXING_GROUPS ? PARTS : 1;
 }
 // Weights of a head in a group's column, from its scores.
 DEVICE void weigh(const Context& step, const Attend& layer, u32 head, attention::Places seen, u32 first, u8* column, bool is_alone, u64 result) {
@@ -204,18 +190,29 @@ DEVICE void mix(const Context& step, const Attend& layer, u32 number, u32 kv_hea
     block.at = reinterpret_cast<u32*>(shared.at);
     block.weights = shared.weights;
     block.rows_seen = &shared.seen;
-    attention::AttendArgs args = attend_args(step, layer);
+    attention::AttendArgs args = {};
+    args.v = layer.cache_v;
+    args.partials = layer.partials;
+    args.sums = layer.sums;
+    args.num_heads = layer.num_heads;
+    args.num_kv_heads = layer.num_kv_heads;
+    args.num_splits = layer.num_splits;
+    // The row and its segment are at hand.
+    args.tables = step.tables;
+    args.tables.rows = &step.row;
+    args.tables.segments = &step.segment - step.row.segment;
     if (group_thread() == 0) shared.seen = {block.seen, is_alone};
-    if (group_warp() == ATTENDING - 1 && lane_index() < SPLIT_PAGES && lane_index() % parts == part) {
+    if (group_warp() == MIXERS - 1 && lane_index() < SPLIT_PAGES && lane_index() % parts == part) {
         u32 slot = block.first + lane_index() * PAGE_TOKENS;
-        if (slot < block.seen.end) ask_for_page(step, layer, kv_head, slot, false);
+        if (slot < block.seen.end) prefetch(value_page(step, layer, kv_head, slot), VALUE_PAGE_BYTES);
     }
     attention::find_places(args, block);
-    u32 first_run = parts == 1 ? 0 : part * RUNS_OF_PART, end_run = parts == 1 ? attention::DIM_RUNS : smaller(first_run + RUNS_OF_PART, attention::DIM_RUNS);
+    u32 first_run = parts == 1 ? 0 : part * RUNS_OF_PART;
+    u32 end_run = parts == 1 ? attention::DIM_RUNS : smaller(first_run + RUNS_OF_PART, attention::DIM_RUNS);
     // Each part of the split that has the row's own value keeps it: it reads what it has written.
     bool has_own = step.row.slot / attention::SPLIT == split;
 #pragma unroll 1
-    for (u32 c = group_warp(); c < GROUP + has_own; c += ATTENDING) {
+    for (u32 c = group_warp(); c < GROUP + has_own; c += MIXERS) {
         if (c == GROUP) {
             keep_value(step, layer, kv_head);
             continue;
@@ -223,12 +220,14 @@ DEVICE void mix(const Context& step, const Attend& layer, u32 number, u32 kv_hea
         u32 head = kv_head * GROUP + c;
         if (is_alone && layer.gates.at) {
             float gates[HEAD_VALUES];
-            take_strided(step.waiting, layer.gates, head * layer.q_stride + HEAD_DIM, head * layer.q_stride + 2 * HEAD_DIM, gates);
+            u32 first = head * layer.q_stride + HEAD_DIM;
+            take_strided(step.waiting, layer.gates, first, first + HEAD_DIM, gates);
 #pragma unroll
             for (u32 i = 0; i < HEAD_VALUES; i++)
                 if (lane_index() + i * LANES < HEAD_DIM) shared.gates[c][lane_index() + i * LANES] = gates[i];
         }
-        weigh(step, layer, head, block.seen, block.first, block.weights + c * attention::WEIGHT_PITCH, is_alone, attention::result_at(args, block, c));
+        u8* column = block.weights + c * attention::WEIGHT_PITCH;
+        weigh(step, layer, head, block.seen, block.first, column, is_alone, attention::result_at(args, block, c));
     }
     sync_group();
     auto put_dims = [&](u32 column, u32 dim, const float (&sum)[2 * attention::DIM_TILES]) {
@@ -238,19 +237,21 @@ DEVICE void mix(const Context& step, const Attend& layer, u32 number, u32 kv_hea
         }
     };
 #pragma unroll 1
-    for (u32 run = first_run + group_warp(); run < end_run; run += ATTENDING) attention::mix(args, block, run, put_dims);
+    for (u32 run = first_run + group_warp(); run < end_run; run += MIXERS) attention::mix(args, block, run, put_dims);
     // The next unit takes the place of weights, and whoever finds the number finds the parts.
     sync_group();
-    if (!is_alone && group_thread() == 0) store_release(layer.done + (kv_head * layer.num_splits + split) * PARTS + part, step.waiting.epoch + number);
+    u32* done = layer.done + (kv_head * layer.num_splits + split) * PARTS + part;
+    if (!is_alone && group_thread() == 0) store_release(done, step.waiting.epoch + number);
 }
 DEVICE void mix_all(const Context& step, const Attend& layer, u32 number, MixShared* shared) {
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
-    u32 parts = parts_of(layer.num_kv_heads, splits), group = warp_index() / ATTENDING, units = (splits.end - splits.first) * layer.num_kv_heads * parts;
+    u32 parts = parts_of(layer.num_kv_heads, splits), group = warp_index() / MIXERS;
+    u32 units = (splits.end - splits.first) * layer.num_kv_heads * parts;
     auto mix_unit = [&](u32 unit) {
-        u32 of_parts = unit / parts;
-        mix(step, layer, number, of_parts % layer.num_kv_heads, splits.first + of_parts / layer.num_kv_heads, unit % parts, parts, is_one(splits), shared[group]);
+        u32 kv_head = unit / parts % layer.num_kv_heads, split = splits.first + unit / parts / layer.num_kv_heads;
+        mix(step, layer, number, kv_head, split, unit % parts, parts, is_one(splits), shared[group]);
     };
-    u32 apart = grid_x() * ATTENDING_GROUPS;
+    u32 apart = grid_x() * MIXING_GROUPS;
     if constexpr (FOR_RACECHECK) {
         // A group without a unit does the last one once more.
         for (u32 first = block_x(); first < units; first += apart) mix_unit(smaller(first + grid_x() * group, units - 1));

@@ -45,7 +45,7 @@ const STATIC_BYTES: usize = 1536;
 /// What the kernel keeps of a step in shared memory.
 const CONTEXT_BYTES: usize = 256;
 /// Warps that mix values together, and what combining splits takes.
-const ATTENDING: usize = 8;
+const MIXERS: usize = 8;
 const COMBINE_BYTES: usize = 16 * 32 * 20;
 
 /// Bytes of shared memory that the end of a token takes of what its phases work with.
@@ -193,10 +193,7 @@ impl Program {
             END_BYTES.max(merging_bytes(blocks)),
             recorder.form_bytes,
             delta.map_or(0, delta_net::staged_bytes),
-            heads.map_or(0, |shape| {
-                let [score, mix] = shape.megakernel_bytes();
-                score.max(warps / ATTENDING * mix)
-            }),
+            heads.map_or(0, |shape| shape.megakernel_bytes(warps / MIXERS)),
             heads.map_or(0, |_| COMBINE_BYTES),
         ];
         let work_bytes = work.into_iter().max().unwrap_or(0).next_multiple_of(128);

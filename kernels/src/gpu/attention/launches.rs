@@ -276,14 +276,13 @@ impl Shape {
         defines
     }
 
-    /// Bytes of a block that scores keys there, and of a group of warps that mixes values: see `ScoreShared` and `MixShared`.
-    pub(in crate::gpu) fn megakernel_bytes(&self) -> [usize; 2] {
+    /// Bytes of a block there that scores keys, and mixes values by so many groups of warps: see `ScoreShared` and `MixShared`.
+    pub(in crate::gpu) fn megakernel_bytes(&self, groups: usize) -> usize {
         let heads = |count: usize| count * self.head_dim * size_of::<f32>();
         let columns = |values: usize| self.row_tiles() * 8 * (values * size_of::<f32>() + 32);
-        [
-            heads(self.group() + 1) + columns(self.head_dim),
-            heads(self.group()) + SPLIT * size_of::<u32>() + 16 + columns(SPLIT),
-        ]
+        let score = heads(self.group() + 1) + columns(self.head_dim);
+        let mix = heads(self.group()) + SPLIT * size_of::<u32>() + 16 + columns(SPLIT);
+        score.max(groups * mix)
     }
 
     /// Panics on sizes that no model has, and where the cache is too small for pages that the segments name.

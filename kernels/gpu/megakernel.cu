@@ -57,6 +57,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     Share* shares = reinterpret_cast<Share*>(phases + args.num_phases);
     Context& step = *reinterpret_cast<Context*>(shared + args.fixed_bytes - CONTEXT_BYTES);
     u8* work = shared + args.fixed_bytes;
+    Room room = {work, reinterpret_cast<float*>(work + args.work_bytes), fixed.norm};
     u8* rings = work + args.work_bytes + args.slot_bytes;
     Vec4u* of_stages = reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES);
     Stages stages = {rings, of_stages, of_stages + STAGES, args.pieces + args.first_piece[block_x()]};
@@ -83,16 +84,16 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
         if (!begin_token(args, step.waiting, work)) break;
         if (thread_index() == 0) {
             Row row = args.tables.rows[0];
-            step = {step.waiting, args.tables, row, args.tables.segments[row.segment], work, reinterpret_cast<float*>(work + args.work_bytes)};
+            step = {step.waiting, args.tables, row, args.tables.segments[row.segment]};
         }
         sync_threads();
 #pragma unroll 1
         for (u32 p = 0; p < args.num_phases; p++) {
+            // Each leaves what phases work with to the next one: nobody of the block reads it any more.
             const Phase& phase = phases[p];
-            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, fixed.norm);
+            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, room);
 #if HAS_DELTA
             else if (phase.kind == DELTA) {
-                sync_threads();
                 for (u32 unit = block_x(); unit < HV * STRIPS; unit += grid_x())
                     walk(step, phase.delta, phase.number, unit, *reinterpret_cast<DeltaShared*>(work));
             } else if (phase.kind == MOVE) move_history(step, phase.move);
@@ -101,11 +102,9 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
             else if (phase.kind == SCORE) {
                 score_all(step, phase.attend, phase.number, *reinterpret_cast<ScoreShared*>(work));
             } else if (phase.kind == MIX) {
-                sync_threads();
                 mix_all(step, phase.attend, phase.number, reinterpret_cast<MixShared*>(work));
                 sync_threads();
             } else if (phase.kind == COMBINE) {
-                sync_threads();
                 for (u32 unit = block_x(); unit < phase.combine.num_heads * RUNS; unit += grid_x())
                     combine(step, phase.combine, phase.number, unit, *reinterpret_cast<CombineShared*>(work));
             }

@@ -26,8 +26,8 @@ struct Product {
     u32 cols, num_outputs, gated;
     // Bits: by256, by32, floats.
     u32 forms;
-    // Sixteens whose sums wait for each other at a time.
-    u32 round, unused;
+    // Sixteens whose sums wait for each other at a time, and a bit for each slice that has inputs: of the others there is no piece.
+    u32 round, slices;
     Output outputs[MOST_OUTPUTS];
 };
 // A row of a DeltaNet layer's recurrence.
@@ -167,8 +167,6 @@ struct Context {
     Tables tables;
     Row row;
     Segment segment;
-    u8* work;
-    float* slots;
 };
 constexpr u32 CONTEXT_BYTES = 256;
 static_assert(sizeof(Context) <= CONTEXT_BYTES, "room in shared memory");

@@ -74,9 +74,8 @@ constexpr u32 KEY_PAGE_BYTES = attention::KeyFormat::PAGE_UNITS * sizeof(attenti
 constexpr u32 VALUE_PAGE_BYTES = attention::ValueFormat::PAGE_UNITS * sizeof(attention::ValueUnit);
 // The row's own key and value, into the cache.
 constexpr u32 HEAD_VALUES = (HEAD_DIM + LANES - 1) / LANES;
-DEVICE void keep_key(const Context& step, const Attend& layer, u32 kv_head, float* key) {
+DEVICE void keep_key(const Context& step, const Attend& layer, u32 kv_head, const float* key) {
     float values[HEAD_VALUES];
-    prepare_head(step, layer, layer.k, kv_head * HEAD_DIM, layer.k_gamma, key);
 #pragma unroll
     for (u32 i = 0; i < HEAD_VALUES; i++) values[i] = lane_index() + i * LANES < HEAD_DIM ? key[lane_index() + i * LANES] : 0.0f;
     attention::store_row<K_TYPE, true>(key_page(step, layer, kv_head, step.row.slot), step.row.slot % PAGE_TOKENS, values);
@@ -135,26 +134,31 @@ DEVICE void score_all(const Context& step, const Attend& layer, u32 number, Scor
             u32 slot = (first + which / SCORED_PAGES * grid_x()) / heads * SCORED + which % SCORED_PAGES * PAGE_TOKENS;
             if (slot < seen.end) prefetch(key_page(step, layer, kv_head, slot), KEY_PAGE_BYTES);
         }
-        sync_threads();
-        if (is_first || together == 1) {
-            attention::Block block = {};
-            block.q = shared.queries;
-#pragma unroll 1
-            for (u32 head = warp_index(); head < GROUP; head += BLOCK_WARPS) {
-                float* q = shared.q[head];
-                prepare_head(step, layer, layer.q, (kv_head * GROUP + head) * layer.q_stride, layer.q_gamma, q);
-                for (u32 quad = lane_index(); quad < HEAD_DIM / 4; quad += LANES)
-                    attention::put_query(block, head, quad, reinterpret_cast<const Vec4f*>(q)[quad]);
-            }
-        }
         // The row's own key belongs to one of those units.
         u32 own = step.row.slot / SCORED * heads + kv_head;
         bool has_own = own >= first && (own - first) % grid_x() == 0 && (own - first) / grid_x() < together;
-        if (has_own && warp_index() == smaller((u32)GROUP, BLOCK_WARPS - 1u)) keep_key(step, layer, kv_head, shared.key);
+        attention::Block block = {};
+        block.q = shared.queries;
+        // The key is a head like those of the queries, and goes through the same code.
+#pragma unroll 1
+        for (u32 head = warp_index(); head <= GROUP; head += BLOCK_WARPS) {
+            bool is_key = head == GROUP;
+            if (is_key ? !has_own : !is_first && together > 1) continue;
+            float* to = is_key ? shared.key : shared.q[head];
+            u32 at = is_key ? kv_head * HEAD_DIM : (kv_head * GROUP + head) * layer.q_stride;
+            prepare_head(step, layer, is_key ? layer.k : layer.q, at, is_key ? layer.k_gamma : layer.q_gamma, to);
+            if (is_key) {
+                keep_key(step, layer, kv_head, to);
+                continue;
+            }
+            for (u32 quad = lane_index(); quad < HEAD_DIM / 4; quad += LANES)
+                attention::put_query(block, head, quad, reinterpret_cast<const Vec4f*>(to)[quad]);
+        }
         sync_threads();
         u32 unit = first + warp_index() / SCORERS * grid_x(), key = unit / heads * SCORED + warp_index() % SCORERS * attention::RUN;
         bool is_seen = key < seen.end && key + attention::RUN > seen.first;
         if (warp_index() / SCORERS < together && unit < units && is_seen) score(step, layer, number, kv_head, key, shared);
+        sync_threads();
     }
 }
 

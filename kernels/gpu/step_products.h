@@ -2,8 +2,8 @@
 // HAS_DELTA after step_recurrence.h.
 #pragma once
 #include "activate.h"
-#include "phases.h"
 #include "products.h"
+#include "phases.h"
 #include "ring.h"
 
 // 16 rows of a matrix by 256 inputs or, at their end and of large types, less. Words: the address's low half; its high half, and from bit 16 on the
@@ -99,14 +99,26 @@ struct MultiplyPiece {
     }
 };
 
-// The row of a product in the forms that are read.
-DEVICE Activations put_row(const Context& step, const Product& product, RowNorm& norm) {
+// What a product works with in shared memory: a row's forms, the sums of slices, squares of a row.
+struct Room {
+    u8* forms;
+    float* slots;
+    RowNorm& norm;
+};
+// Where the forms of a product's row lie that are read. Which there may be is a matter of types.
+DEVICE Activations forms_of(const Product& product, const Room& room) {
+    constexpr u32 KINDS = BY_256 + BY_32 + FLOATS;
+    auto has = [&](bool may_be, u32 bit) { return may_be && (KINDS == 1 || (product.forms & bit) != 0); };
+    return forms_at(room.forms, product.cols, has(BY_256, 1), has(BY_32, 2), has(FLOATS, 4));
+}
+// The row of a product in those.
+DEVICE void put_row(const Context& step, const Product& product, const Activations& to, const Room& room) {
     u32 cols = product.cols, blocks = (cols + 255) / 256, warp = warp_index();
-    Activations to = forms_at(step.work, cols, product.forms & 1, product.forms & 2, product.forms & 4);
+    if (BY_256 + BY_32 + FLOATS == 1 && ((BY_256 && !to.by256) || (BY_32 && !to.by32) || (FLOATS && !to.floats))) __builtin_unreachable();
     Source from = product.row;
 #if HAS_DELTA
     if (product.head_gamma) {
-        float* row = step.slots;
+        float* row = room.slots;
         delta::Norm norm = {nullptr, nullptr, row, product.head_eps};
         delta::Factors gamma = delta::load_factors(product.head_gamma);
         // The sums of the phase before lie where the row does.
@@ -135,90 +147,84 @@ DEVICE Activations put_row(const Context& step, const Product& product, RowNorm&
             for (u32 i = 0; i < OWN; i++) v[i] = 0.0f;
         if (product.gamma) {
             if (block != warp) load_block(gamma, block, weights);
-            put_squares(norm, block, v);
+            put_squares(room.norm, block, v);
             scale(v, weights);
         }
         put_forms(to, 0, cols, block, {1, FORM_TERMS, 0}, v);
     }
     sync_threads();
-    return to;
 }
 
-// A matrix's inputs that have no place in a slice give no piece.
-DEVICE bool has_slice(u32 slice, u32 cols) {
-    u32 blocks = (cols + 255) / 256;
-    return slice * blocks / SLICES < (slice + 1) * blocks / SLICES;
-}
-// A matrix's sum for a row of sixteen `place` of those whose sums are there, slices in their order.
-DEVICE float sum_of(const float* slots, u32 cols, u32 r) {
+// A matrix's sum for a row, slices in their order.
+DEVICE float sum_of(const float* slots, u32 slices) {
     float parts[SLICES];
 #pragma unroll
-    for (u32 k = 0; k < SLICES; k++) parts[k] = has_slice(k, cols) ? slots[k * TILE_ROWS + r] : 0.0f;
+    for (u32 k = 0; k < SLICES; k++) parts[k] = slices >> k & 1 ? slots[k * TILE_ROWS] : 0.0f;
     return add_slices(parts);
 }
 // `factor`: see row_norm.h.
 DEVICE float output_of(const float* slots, const Product& product, float factor, u32 place, u32 r) {
     constexpr u32 OF_MATRIX = SLICES * TILE_ROWS;
-    auto sum = [&](u32 matrix) { return multiply(factor, sum_of(slots + matrix * OF_MATRIX, product.cols, r)); };
+    auto sum = [&](u32 matrix) { return multiply(factor, sum_of(slots + matrix * OF_MATRIX + r, product.slices)); };
     return product.gated ? silu(sum(2 * place)) * sum(2 * place + 1) : sum(place);
 }
 
-DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, RowNorm& norm) {
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, const Room& room) {
     if (share.count == 0) return;
     // Outputs are written by the last threads, each `mine` and those that lie a block's threads further.
     u32 mine = BLOCK_THREADS - 1 - thread_index();
-    bool adds = product.add.at != nullptr;
-    auto place_of = [&](u32 first, u32 at, u32& output) {
-        u32 sixteen = share.first + first + at / TILE_ROWS;
+    bool adds = product.add.at != nullptr, has_row = false;
+    auto place_of = [&](u32 at, u32& output) {
+        u32 sixteen = share.first + at / TILE_ROWS;
         output = 0;
         while (output + 1 < product.num_outputs && sixteen >= product.outputs[output + 1].first_sixteen) output++;
         return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
     };
-    // What is added to came long before; it is looked at later.
-    auto ask_before = [&](u32 first) -> u64 {
-        if (!adds || product.add.number == 0 || mine >= smaller(product.round, share.count - first) * TILE_ROWS) return 0;
-        u32 output, row = place_of(first, mine, output);
-        return row < product.outputs[output].rows ? load_word(static_cast<const u64*>(product.add.at) + word_place(row)) : 0;
+    auto refill = [&] {
+        Vec4u next = stages.next[ring.slot];
+        ring.has_read();
+        bring(next, which + STAGES, ring, stages);
+        ring.skip(BLOCK_WARPS);
+        which += BLOCK_WARPS;
     };
-    // What does not need the row is done before it is there.
-    u64 before = ask_before(0);
-    Vec4u piece = wait_for(which, ring, stages);
-    Activations x = put_row(step, product, norm);
-    if (product.gamma && warp_index() == 0) put_factor(norm, product.cols, product.eps);
+    Activations x = forms_of(product, room);
 #pragma unroll 1
     for (u32 first = 0; first < share.count; first += product.round) {
         u32 count = smaller(product.round, share.count - first);
-        if (first > 0) {
-            before = ask_before(first);
-            piece = wait_for(which, ring, stages);
+        // What does not need the row is done before it is there: where this thread's output goes, and what it is added to, which came long
+        // before and is looked at later.
+        u32 output = 0, row = 0;
+        u64 before = 0;
+        if (mine < count * TILE_ROWS) {
+            row = place_of(first * TILE_ROWS + mine, output);
+            if (adds && product.add.number != 0 && row < product.outputs[output].rows)
+                before = load_word(static_cast<const u64*>(product.add.at) + word_place(row));
         }
         Sums sums;
-        Vec4u next;
-        auto refill = [&] {
-            ring.has_read();
-            bring(next, which + STAGES, ring, stages);
-            ring.skip(BLOCK_WARPS);
-            which += BLOCK_WARPS;
-        };
         for (;;) {
-            if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
+            Vec4u piece = wait_for(which, ring, stages);
             const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
+            if (!has_row) put_row(step, product, x, room);
+            has_row = true;
+            if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
             if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
             if ((piece.w & ENDS_SLICE) && lane_index() % 4 == 0) {
-                float* slot = step.slots + (piece.w & 0xffff) * TILE_ROWS + lane_index() / 4;
+                float* slot = room.slots + (piece.w & 0xffff) * TILE_ROWS + lane_index() / 4;
                 slot[0] = sums[0][0];
                 slot[8] = sums[0][2];
             }
-            next = stages.next[ring.slot];
             if (piece.w & ENDS_ROUND) break;
             refill();
-            piece = wait_for(which, ring, stages);
         }
+        // Behind the pieces, for all wait for those.
+        if (product.gamma && first == 0 && warp_index() == 0) put_factor(room.norm, product.cols, product.eps);
         sync_threads();
+        float factor = product.gamma ? room.norm.factor : 1.0f;
+#pragma unroll 1
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
-            u32 output, row = place_of(first, at, output);
+            if (at != mine) row = place_of(first * TILE_ROWS + at, output);
             if (row >= product.outputs[output].rows) continue;
-            float value = output_of(step.slots, product, product.gamma ? norm.factor : 1.0f, at / TILE_ROWS, at % TILE_ROWS);
+            float value = output_of(room.slots, product, factor, at / TILE_ROWS, at % TILE_ROWS);
             if (adds) {
                 bool has_come = at == mine && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
                 value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, row)) + value;

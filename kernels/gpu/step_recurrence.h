@@ -47,13 +47,13 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
         if (lane % 8 == 0) put(layer.out, head * DV + column, answer, step.waiting.epoch + number);
         delta::store_state(state, committed);
     } else {
-        if (warp == 0) {
-            if (DK / 4 + lane < delta::KEYS / 4) staged.q[DK / 4 + lane] = {};
-            prepare<DK>(step, layer, key_head * DK, layer.q_scale, reinterpret_cast<float*>(staged.q));
-        } else if (warp == 1) {
-            if (DK / 4 + lane < delta::KEYS / 4) staged.k[DK / 4 + lane] = {};
-            prepare<DK>(step, layer, (HK + key_head) * DK, 1.0f, reinterpret_cast<float*>(staged.k));
-        } else if (warp == 2) {
+        // One piece of code for q, k and v, which goes through a multiprocessor's instructions once.
+        if (warp < 3 && (DK == DV || warp < 2)) {
+            Vec4f* to = warp == 0 ? staged.q : warp == 1 ? staged.k : staged.v;
+            if (warp < 2 && DK / 4 + lane < delta::KEYS / 4) to[DK / 4 + lane] = {};
+            u32 channel = warp < 2 ? (warp * HK + key_head) * DK : 2 * HK * DK + head * DV;
+            prepare<DK>(step, layer, channel, warp == 0 ? layer.q_scale : warp == 1 ? 1.0f : 0.0f, reinterpret_cast<float*>(to));
+        } else if (DK != DV && warp == 2) {
             prepare<DV>(step, layer, 2 * HK * DK + head * DV, 0.0f, reinterpret_cast<float*>(staged.v));
         } else if (warp == 3 && lane == 0) {
             float a = layer.a[head], dt_bias = layer.dt_bias[head];

@@ -52,7 +52,7 @@ pub(super) struct Product {
     pub gated: u32,
     pub forms: u32,
     pub round: u32,
-    pub unused: u32,
+    pub slices: u32,
     pub outputs: [Output; MOST_OUTPUTS],
 }
 

@@ -72,6 +72,8 @@ pub(super) struct Plan {
     /// Where the next product's blocks and warps begin, so that all have as much to do over several.
     next_block: usize,
     next_warp: Vec<usize>,
+    /// Sixteens of the last one.
+    last: usize,
 }
 
 /// The first tile of a slice of the inputs: see `slice_start` of gpu/products.h.
@@ -79,6 +81,13 @@ fn slice_start(slice: usize, weights: &Weights) -> usize {
     let form = Form::of(weights.dtype).cols();
     let tiles = weights.cols.div_ceil(form);
     tiles.min(slice * weights.cols.div_ceil(256) / SLICES * (256 / form))
+}
+
+/// A bit for each slice of the inputs that has some: of the others there is no piece.
+pub(super) fn slices_of(cols: usize) -> u32 {
+    let blocks = cols.div_ceil(256);
+    let has_inputs = |k: usize| k * blocks / SLICES < (k + 1) * blocks / SLICES;
+    (0..SLICES).map(|k| u32::from(has_inputs(k)) << k).sum()
 }
 
 /// Tiles of a piece at most.
@@ -101,6 +110,7 @@ impl Plan {
             matrices: Vec::new(),
             next_block: 0,
             next_warp: vec![0; blocks],
+            last: 0,
         }
     }
 
@@ -123,9 +133,14 @@ impl Plan {
         SLOTS * self.warps * TILE_ROWS * size_of::<f32>()
     }
 
-    /// The blocks that the next product of so many sixteens would have, the first and how many from there on.
+    /// Of the blocks that the next product of so many sixteens would have, those that had nothing to do in the last one, if there are such: the
+    /// first and how many from there on.
     pub fn next_blocks(&self, sixteens: usize) -> (usize, usize) {
-        (self.next_block, sixteens.min(self.blocks))
+        let idle = match self.last {
+            last if last < self.blocks => self.blocks - last,
+            _ => self.blocks,
+        };
+        (self.next_block, sixteens.min(idle))
     }
 
     /// A phase without products.
@@ -158,6 +173,7 @@ impl Plan {
             first += count;
         }
         self.next_block = (self.next_block + more) % self.blocks;
+        self.last = all;
         self.shares.push(shares);
         round
     }

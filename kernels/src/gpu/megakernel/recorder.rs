@@ -21,7 +21,7 @@ use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
 use crate::gpu::megakernel::phases::{
     Delta, Embed, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target, words_bytes,
 };
-use crate::gpu::megakernel::pieces::{Job, Plan, Weights};
+use crate::gpu::megakernel::pieces::{Job, Plan, Weights, slices_of};
 use crate::gpu::megakernel::recorder::attention::Splits;
 use crate::gpu::memory::{DeviceMemory, ptr};
 use crate::gpu::top_k::Sought;
@@ -286,8 +286,10 @@ impl Recorder {
         if norm.is_some() && cols > MOST_NORMED_COLS {
             return Err(unfit("a norm of more inputs than a block has squares"));
         }
-        let blocks = self.plan.next_blocks(sixteens);
-        self.move_history(blocks);
+        // Behind the layer's feed-forward part, whose last product leaves blocks idle.
+        if !outputs.gated && !outputs.accumulate {
+            self.move_history(self.plan.next_blocks(sixteens));
+        }
         let read = self.newest.get(&ptr(x)).copied();
         let answers = read.and_then(|newest| newest.answers);
         let mut product = Product {
@@ -328,13 +330,13 @@ impl Recorder {
                 number: self.phases.len() as u64 + 1,
             });
         }
+        product.slices = slices_of(cols);
         product.round = self.plan.add(&jobs) as u32;
         self.phases.push(Phase::Product(product));
         Ok(())
     }
 
-    /// A layer's history moves before the next product, by blocks that take part in that: what writes over its inputs then waits
-    /// for them.
+    /// A layer's history moves before a product, by blocks that take part in that: what writes over its inputs then waits for them.
     fn move_history(&mut self, (first, blocks): (usize, usize)) {
         let Some(History {
             qkv,

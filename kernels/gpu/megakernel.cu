@@ -60,15 +60,16 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     Room room = {work, reinterpret_cast<float*>(work + args.work_bytes), fixed.norm};
     u8* rings = work + args.work_bytes + args.slot_bytes;
     Vec4u* of_stages = reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES);
-    Stages stages = {rings, of_stages, of_stages + STAGES, args.pieces + args.first_piece[block_x()]};
+    Stages stages = {rings, of_stages, of_stages + STAGES};
     PieceRing ring(reinterpret_cast<u8*>(fixed.barriers), BLOCK_WARPS);
     // Weights are nobody's result. A stage is filled anew by the warp that has read it.
     for (u32 i = thread_index(); i < STAGES; i += BLOCK_THREADS) stages.pieces[i].x = 0;
+    if (thread_index() == 0) step.list = args.pieces + args.first_piece[block_x()];
     sync_threads();
     for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {
         PieceRing first = ring;
         first.skip(stage);
-        bring(stages.list[stage], 1 + stage, first, stages);
+        bring(step, step.list[stage], 1 + stage, first, stages);
     }
     // This warp's next one.
     u32 which = 1 + warp_index();
@@ -84,7 +85,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
         if (!begin_token(args, step.waiting, work)) break;
         if (thread_index() == 0) {
             Row row = args.tables.rows[0];
-            step = {step.waiting, args.tables, row, args.tables.segments[row.segment]};
+            step = {step.waiting, args.tables, row, args.tables.segments[row.segment], step.list};
         }
         sync_threads();
 #pragma unroll 1
@@ -111,7 +112,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
 #endif
         }
         end_token(args, step.waiting, phases, shares, work);
-        stages.list -= list_length(args);
+        if (thread_index() == 0) step.list -= list_length(args);
     }
     // What was asked for ahead comes before the block goes.
     if (args.num_tokens == 1) return;

@@ -167,6 +167,8 @@ struct Context {
     Tables tables;
     Row row;
     Segment segment;
+    // The block's list of pieces, as if those of the launch's earlier tokens lay before it.
+    const Vec4u* list;
 };
 constexpr u32 CONTEXT_BYTES = 256;
 static_assert(sizeof(Context) <= CONTEXT_BYTES, "room in shared memory");

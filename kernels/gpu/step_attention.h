@@ -267,7 +267,8 @@ DEVICE void mix_all(const Context& step, const Attend& layer, u32 number, MixSha
 
 // Four dims of a head's answer, with its gate.
 constexpr u32 QUADS = HEAD_DIM / 4;
-DEVICE void put_quad(const Context& step, const Source& gated, u32 q_stride, u32 head, u32 quad, const attention::Mixed& mixed, const Target& to, u32 number) {
+DEVICE void put_quad(const Context& step, const Source& gated, u32 q_stride, u32 head, u32 quad, const attention::Mixed& mixed,
+                     const Target& to, u32 number) {
     float values[4] = {mixed.sum.x, mixed.sum.y, mixed.sum.z, mixed.sum.w}, gates[4];
     if (gated.at) take_run(step.waiting, gated, head * q_stride + HEAD_DIM + quad * 4, gates);
     float share = reciprocal(mixed.total);

@@ -2,8 +2,8 @@
 // HAS_DELTA after step_recurrence.h.
 #pragma once
 #include "activate.h"
-#include "products.h"
 #include "phases.h"
+#include "products.h"
 #include "ring.h"
 
 // 16 rows of a matrix by 256 inputs or, at their end and of large types, less. Words: the address's low half; its high half, and from bit 16 on the
@@ -34,12 +34,10 @@ struct Stages {
     u8* bytes;
     Vec4u* pieces;
     Vec4u* next;
-    // As if the lists of the launch's earlier tokens lay before it.
-    const Vec4u* list;
 };
 
 // Begins to bring a piece to the ring's present stage, whose last one all lanes have read; a warp's work.
-DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
+DEVICE void bring(const Context& step, const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
     if (piece.w == NO_PIECE || !PieceRing::fills()) return;
     u32 bytes = piece.y >> 16 << 4, slot = ring.slot;
     if (lane_index() == 0) {
@@ -56,7 +54,7 @@ DEVICE void bring(const Vec4u& piece, u32 which, PieceRing& ring, const Stages& 
     ring.expect(slot, bytes + sizeof(Vec4u));
     const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
     if (bytes > 0) ring.copy(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
-    const Vec4u* next = stages.list + which - 1 + STAGES;
+    const Vec4u* next = step.list + which - 1 + STAGES;
     ring.copy(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
     ring.ends(slot);
 }
@@ -169,7 +167,8 @@ DEVICE float output_of(const float* slots, const Product& product, float factor,
     return product.gated ? silu(sum(2 * place)) * sum(2 * place + 1) : sum(place);
 }
 
-DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which, const Room& room) {
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which,
+                     const Room& room) {
     if (share.count == 0) return;
     // Outputs are written by the last threads, each `mine` and those that lie a block's threads further.
     u32 mine = BLOCK_THREADS - 1 - thread_index();
@@ -183,7 +182,7 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
     auto refill = [&] {
         Vec4u next = stages.next[ring.slot];
         ring.has_read();
-        bring(next, which + STAGES, ring, stages);
+        bring(step, next, which + STAGES, ring, stages);
         ring.skip(BLOCK_WARPS);
         which += BLOCK_WARPS;
     };

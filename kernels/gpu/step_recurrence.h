@@ -47,7 +47,7 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
         if (lane % 8 == 0) put(layer.out, head * DV + column, answer, step.waiting.epoch + number);
         delta::store_state(state, committed);
     } else {
-        // One piece of code for q, k and v, which goes through a multiprocessor's instructions once.
+        // One piece of code for q, k and v: a multiprocessor passes through it once.
         if (warp < 3 && (DK == DV || warp < 2)) {
             Vec4f* to = warp == 0 ? staged.q : warp == 1 ? staged.k : staged.v;
             if (warp < 2 && DK / 4 + lane < delta::KEYS / 4) to[DK / 4 + lane] = {};

@@ -326,6 +326,9 @@ mod tests {
                             }
                         }
                         assert!(ends.iter().all(Option::is_none), "a slice without an end");
+                        let slices = slots.iter().fold(0, |bits, slot| bits | 1 << (slot % 8));
+                        let cols = products[product][0].matrices[0].cols;
+                        assert_eq!(slices, slices_of(cols), "{cols} inputs");
                     }
                 }
                 assert!(rows.next().is_none() && rows.remainder().is_empty());
@@ -335,5 +338,17 @@ mod tests {
                 .map(|w| w.rows.div_ceil(TILE_ROWS) * w.cols.div_ceil(Form::of(w.dtype).cols()));
             assert_eq!(tiles.len(), all.sum::<usize>(), "{blocks} blocks");
         }
+    }
+
+    /// What is not a product goes to blocks that the last one left idle, if it did.
+    #[test]
+    fn the_next_blocks_are_idle_ones_of_the_next_product() {
+        let mut plan = Plan::new(132, 16);
+        assert_eq!(plan.next_blocks(500), (0, 132));
+        plan.add(&[job(0, 1 << 34, 1024, 3584, 1)]);
+        assert_eq!(plan.next_blocks(500), (64, 68));
+        assert_eq!(plan.next_blocks(20), (64, 20));
+        plan.add(&[job(0, 2 << 34, 6144, 1024, 1)]);
+        assert_eq!(plan.next_blocks(500), (52, 132));
     }
 }

@@ -125,7 +125,8 @@ fn several_tokens_of_a_launch_have_the_bits_of_as_many_launches() {
         _ => LogitsWanted::LastBest,
     };
     let top = |_| LogitsWanted::LastTop(TOP);
-    let (long, short) = (Duration::from_secs(1), Duration::from_nanos(1));
+    // Long enough where a sanitizer runs the launch, and two dozen others beside it.
+    let (long, short) = (Duration::from_secs(10), Duration::from_nanos(1));
     type Wanted = fn(usize) -> LogitsWanted;
     let cases: [(Case, Wanted, &[Duration]); 3] = [
         (HYBRID[2], all_but_one, &[long]),

@@ -72,21 +72,25 @@ pub(super) struct Plan {
     /// Where the next product's blocks and warps begin, so that all have as much to do over several.
     next_block: usize,
     next_warp: Vec<usize>,
-    /// Sixteens of the last one.
-    last: usize,
+    /// Sixteens of the last product.
+    last_sixteens: usize,
+}
+
+/// The first 256 inputs of a slice, counted in such.
+fn first_block(slice: usize, cols: usize) -> usize {
+    slice * cols.div_ceil(256) / SLICES
 }
 
 /// The first tile of a slice of the inputs: see `slice_start` of gpu/products.h.
 fn slice_start(slice: usize, weights: &Weights) -> usize {
     let form = Form::of(weights.dtype).cols();
     let tiles = weights.cols.div_ceil(form);
-    tiles.min(slice * weights.cols.div_ceil(256) / SLICES * (256 / form))
+    tiles.min(first_block(slice, weights.cols) * (256 / form))
 }
 
 /// A bit for each slice of the inputs that has some: of the others there is no piece.
 pub(super) fn slices_of(cols: usize) -> u32 {
-    let blocks = cols.div_ceil(256);
-    let has_inputs = |k: usize| k * blocks / SLICES < (k + 1) * blocks / SLICES;
+    let has_inputs = |k| first_block(k, cols) < first_block(k + 1, cols);
     (0..SLICES).map(|k| u32::from(has_inputs(k)) << k).sum()
 }
 
@@ -110,7 +114,7 @@ impl Plan {
             matrices: Vec::new(),
             next_block: 0,
             next_warp: vec![0; blocks],
-            last: 0,
+            last_sixteens: 0,
         }
     }
 
@@ -135,12 +139,13 @@ impl Plan {
 
     /// Of the blocks that the next product of so many sixteens would have, those that had nothing to do in the last one, if there are such: the
     /// first and how many from there on.
-    pub fn next_blocks(&self, sixteens: usize) -> (usize, usize) {
-        let idle = match self.last {
-            last if last < self.blocks => self.blocks - last,
-            _ => self.blocks,
+    pub fn idle_blocks(&self, sixteens: usize) -> (usize, usize) {
+        let count = if self.last_sixteens < self.blocks {
+            self.blocks - self.last_sixteens
+        } else {
+            self.blocks
         };
-        (self.next_block, sixteens.min(idle))
+        (self.next_block, sixteens.min(count))
     }
 
     /// A phase without products.
@@ -173,7 +178,7 @@ impl Plan {
             first += count;
         }
         self.next_block = (self.next_block + more) % self.blocks;
-        self.last = all;
+        self.last_sixteens = all;
         self.shares.push(shares);
         round
     }
@@ -326,7 +331,8 @@ mod tests {
                             }
                         }
                         assert!(ends.iter().all(Option::is_none), "a slice without an end");
-                        let slices = slots.iter().fold(0, |bits, slot| bits | 1 << (slot % 8));
+                        let bits = slots.iter().map(|slot| 1 << (*slot as usize % SLICES));
+                        let slices = bits.fold(0, |all, bit| all | bit);
                         let cols = products[product][0].matrices[0].cols;
                         assert_eq!(slices, slices_of(cols), "{cols} inputs");
                     }
@@ -342,13 +348,13 @@ mod tests {
 
     /// What is not a product goes to blocks that the last one left idle, if it did.
     #[test]
-    fn the_next_blocks_are_idle_ones_of_the_next_product() {
+    fn idle_blocks_are_the_next_products() {
         let mut plan = Plan::new(132, 16);
-        assert_eq!(plan.next_blocks(500), (0, 132));
+        assert_eq!(plan.idle_blocks(500), (0, 132));
         plan.add(&[job(0, 1 << 34, 1024, 3584, 1)]);
-        assert_eq!(plan.next_blocks(500), (64, 68));
-        assert_eq!(plan.next_blocks(20), (64, 20));
+        assert_eq!(plan.idle_blocks(500), (64, 68));
+        assert_eq!(plan.idle_blocks(20), (64, 20));
         plan.add(&[job(0, 2 << 34, 6144, 1024, 1)]);
-        assert_eq!(plan.next_blocks(500), (52, 132));
+        assert_eq!(plan.idle_blocks(500), (52, 132));
     }
 }

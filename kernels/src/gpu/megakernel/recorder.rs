@@ -4,6 +4,7 @@
 //! buffer is the newest of them. Two rows of a buffer take turns: a row is written anew only by what depends on all that has read it.
 
 mod attention;
+mod recurrence;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,17 +13,17 @@ use std::sync::Arc;
 use tensor::DType;
 
 use crate::buffer::Buffer;
-use crate::device::{DeltaNetArgs, DeltaNetShape, GatedLinearArgs, LinearArgs, Matrix, Norm};
+use crate::device::{DeltaNetShape, GatedLinearArgs, LinearArgs, Matrix, Norm};
 use crate::error::DeviceError;
-use crate::gpu::delta_net::q_scale;
 use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::linear::MOST_NORMED_COLS;
 use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
 use crate::gpu::megakernel::phases::{
-    Delta, Embed, MOST_OUTPUTS, Move, Output, Phase, Product, Source, Target, words_bytes,
+    Embed, MOST_OUTPUTS, Output, Phase, Product, Source, Target, words_bytes,
 };
 use crate::gpu::megakernel::pieces::{Job, Plan, Weights, slices_of};
 use crate::gpu::megakernel::recorder::attention::Splits;
+use crate::gpu::megakernel::recorder::recurrence::History;
 use crate::gpu::memory::{DeviceMemory, ptr};
 use crate::gpu::top_k::Sought;
 
@@ -42,15 +43,6 @@ struct Newest {
     answers: Option<Answers>,
     /// Phase and output, where it is a product's.
     output: Option<(usize, usize)>,
-}
-
-/// A layer's history, which moves along when a later row has come.
-#[derive(Clone, Copy, Debug)]
-struct History {
-    qkv: Source,
-    at: DevicePtr,
-    /// The row; none yet: what is made of the layer's answers.
-    after: Option<Source>,
 }
 
 /// The phases of a step so far.
@@ -125,7 +117,7 @@ impl Recorder {
     /// # Errors
     /// The step is none that a launch is made for, or there is no memory.
     pub(super) fn finish(mut self) -> Result<(Self, Vec<Phase>, Vec<DeviceMemory>), DeviceError> {
-        let blocks = self.plan.next_blocks(usize::MAX);
+        let blocks = self.plan.idle_blocks(usize::MAX);
         self.move_history(blocks);
         if self.phases.is_empty() || self.history.is_some() {
             self.refuse("a step of no products");
@@ -288,7 +280,7 @@ impl Recorder {
         }
         // Behind the layer's feed-forward part, whose last product leaves blocks idle.
         if !outputs.gated && !outputs.accumulate {
-            self.move_history(self.plan.next_blocks(sixteens));
+            self.move_history(self.plan.idle_blocks(sixteens));
         }
         let read = self.newest.get(&ptr(x)).copied();
         let answers = read.and_then(|newest| newest.answers);
@@ -333,72 +325,6 @@ impl Recorder {
         product.slices = slices_of(cols);
         product.round = self.plan.add(&jobs) as u32;
         self.phases.push(Phase::Product(product));
-        Ok(())
-    }
-
-    /// A layer's history moves before a product, by blocks that take part in that: what writes over its inputs then waits for them.
-    fn move_history(&mut self, (first, blocks): (usize, usize)) {
-        let Some(History {
-            qkv,
-            at,
-            after: Some(after),
-        }) = self.history
-        else {
-            return;
-        };
-        self.phases.push(Phase::Move(Move {
-            qkv,
-            after,
-            history: at,
-            first: first as u32,
-            blocks: blocks as u32,
-        }));
-        self.plan.skip();
-        self.history = None;
-    }
-
-    /// But for the output projection, which is a product like others.
-    pub fn delta_net(&mut self, args: &DeltaNetArgs<'_>) {
-        let result = self.delta(args);
-        self.note(result);
-    }
-
-    fn delta(&mut self, args: &DeltaNetArgs<'_>) -> Result<(), DeviceError> {
-        let shape = args.shape;
-        if self.history.is_some() || self.delta.is_some_and(|known| known != shape) {
-            return Err(unfit("DeltaNet layers of several shapes"));
-        }
-        let dims_fit = shape.k_dim.is_multiple_of(4) && shape.v_dim.is_multiple_of(16);
-        if !dims_fit || shape.num_k_heads > shape.num_v_heads {
-            return Err(unfit("such DeltaNet heads"));
-        }
-        self.delta = Some(shape);
-        let answers = Answers {
-            gamma: ptr(args.norm.gamma),
-            z: self.source(args.z),
-            eps: args.norm.eps,
-        };
-        let mut delta = Delta {
-            qkv: self.source(args.qkv),
-            alpha: self.source(args.alpha),
-            beta: self.source(args.beta),
-            conv_weight: ptr(args.conv_weight),
-            a: ptr(args.a),
-            dt_bias: ptr(args.dt_bias),
-            history: ptr(&args.state.conv),
-            states: ptr(&args.state.recurrent),
-            q_scale: q_scale(&shape),
-            ..Delta::default()
-        };
-        let len = shape.num_v_heads * shape.v_dim;
-        delta.out = self.write(args.answers, len, None, Some(answers))?;
-        self.history = Some(History {
-            qkv: delta.qkv,
-            at: delta.history,
-            after: None,
-        });
-        self.phases.push(Phase::Delta(delta));
-        self.plan.skip();
         Ok(())
     }
 }

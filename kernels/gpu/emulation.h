@@ -275,8 +275,8 @@ static void run_blocks(u32 count) {
         for (own = blocks; own < blocks + count; own++) {
             if (own->live == 0) continue;
             memcpy(__start_block_memory, own->kept, kept_bytes());
-            // Half of the times it gets as far as it can without the others.
-            u32 turns = draw() % 2 ? ~0u : 1 + draw() % 16;
+            // Half of the times it gets far, but not for as long as it can: warps that look for what others bring may get further for ever.
+            u32 turns = draw() % 2 ? 64 : 1 + draw() % 16;
             is_overtaken = false;
             while (turns-- > 0 && !is_overtaken && own->live > 0 && take_turn()) are_stuck = false;
             memcpy(own->kept, __start_block_memory, kept_bytes());

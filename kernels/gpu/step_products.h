@@ -138,11 +138,7 @@ DEVICE void put_row(const Context& step, const Product& product, const Activatio
     if (product.gamma) load_block(gamma, warp, weights);
 #pragma unroll 1
     for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
-        // Rows have whole eights of values, lanes behind the end none.
-        u32 first = 256 * block + OWN * lane_index();
-        if (first < cols) take_run(step.waiting, from, first, v);
-        else
-            for (u32 i = 0; i < OWN; i++) v[i] = 0.0f;
+        take_block(step.waiting, from, block, cols, v);
         if (product.gamma) {
             if (block != warp) load_block(gamma, block, weights);
             put_squares(room.norm, block, v);

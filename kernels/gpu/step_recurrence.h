@@ -14,20 +14,20 @@ struct DeltaShared {
     delta::Staged<DV> staged;
 };
 
-// A part of a row, convolved: what is before it is plain, it comes itself as words.
-template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, u32 channel, float length, float* to) {
+// A part of a row, convolved: what is before it is plain, it comes itself as words. Those of `from..end` of its channels.
+template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, u32 channel, u32 from, u32 end, float length, float* to) {
     constexpr u32 VALUES = (DIM + LANES - 1) / LANES;
     delta::HeadTaps<DIM> weights, values;
     delta::load_weights(weights, layer.conv_weight, channel, DIM);
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) {
         u32 at = lane_index() + j * LANES;
-        const float* from = layer.history + (u64)step.segment.state_index * delta::KEPT_ROWS * delta::CHANNELS + channel + at;
+        const float* before = layer.history + (u64)step.segment.state_index * delta::KEPT_ROWS * delta::CHANNELS + channel + at;
 #pragma unroll
-        for (u32 tap = 0; tap < delta::KEPT_ROWS; tap++) values.of[j][tap] = at < DIM ? from[tap * delta::CHANNELS] : 0.0f;
+        for (u32 tap = 0; tap < delta::KEPT_ROWS; tap++) values.of[j][tap] = at >= from && at < end ? before[tap * delta::CHANNELS] : 0.0f;
     }
     float now[VALUES];
-    take_strided(step.waiting, layer.qkv, channel, channel + DIM, now);
+    take_some(step.waiting, layer.qkv, channel, channel + from, channel + end, now);
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) values.of[j][delta::KEPT_ROWS] = now[j];
     delta::prepare_head(weights, values, DIM, length, to);
@@ -38,6 +38,8 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
     u32 run = strip * WALKERS + (warp - FIRST_WALKER) % WALKERS, column = run * 4 + lane / 8;
     float* committed = layer.states + ((u64)step.segment.state_index * HV + head) * DK * DV + column;
     auto& staged = shared.staged;
+    // Of v, the strip's own alone.
+    u32 of_v = 2 * HK * DK + head * DV, own = strip * STRIP;
     // Each with its own way through the barrier: registers are for what a warp has to do.
     if (warp >= FIRST_WALKER && warp < FIRST_WALKER + WALKERS) {
         delta::State<1> state;
@@ -51,15 +53,16 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
         if (warp < 3 && (DK == DV || warp < 2)) {
             Vec4f* to = warp == 0 ? staged.q : warp == 1 ? staged.k : staged.v;
             if (warp < 2 && DK / 4 + lane < delta::KEYS / 4) to[DK / 4 + lane] = {};
-            u32 channel = warp < 2 ? (warp * HK + key_head) * DK : 2 * HK * DK + head * DV;
-            prepare<DK>(step, layer, channel, warp == 0 ? layer.q_scale : warp == 1 ? 1.0f : 0.0f, reinterpret_cast<float*>(to));
+            u32 channel = warp < 2 ? (warp * HK + key_head) * DK : of_v, from = warp < 2 ? 0 : own, end = warp < 2 ? DK : own + STRIP;
+            float length = warp == 0 ? layer.q_scale : warp == 1 ? 1.0f : 0.0f;
+            prepare<DK>(step, layer, channel, from, end, length, reinterpret_cast<float*>(to));
         } else if (DK != DV && warp == 2) {
-            prepare<DV>(step, layer, 2 * HK * DK + head * DV, 0.0f, reinterpret_cast<float*>(staged.v));
-        } else if (warp == 3 && lane == 0) {
+            prepare<DV>(step, layer, of_v, own, own + STRIP, 0.0f, reinterpret_cast<float*>(staged.v));
+        } else if (warp == 3) {
             float a = layer.a[head], dt_bias = layer.dt_bias[head];
-            float alpha = take_one(step.waiting, layer.alpha, head), beta = take_one(step.waiting, layer.beta, head);
-            Vec2f gates = delta::prepare_gates(alpha, beta, a, dt_bias);
-            staged.gates.x = gates.x, staged.gates.y = gates.y;
+            float one = take_one(step.waiting, lane % 2 == 0 ? layer.alpha : layer.beta, head);
+            Vec2f gates = delta::prepare_gates(shuffle(one, 0), shuffle(one, 1), a, dt_bias);
+            if (lane == 0) staged.gates.x = gates.x, staged.gates.y = gates.y;
         }
         sync_threads();
     }

@@ -80,57 +80,111 @@ struct Source {
     u64 number;
 };
 
+// A lane's words of a row on their way: each is looked at until it has come, and no longer, for all blocks look at a row at the same time, and L2
+// hands out its sectors one after another (docs/megakernel.md, "Where the time goes").
+template <u32 COUNT> struct Words {
+    u64 of[COUNT];
+    u32 number;
+
+    DEVICE_MEMBER Words(const Waiting& waiting, const Source& from) : number(waiting.epoch + (u32)from.number) {}
+    DEVICE_MEMBER bool lacks(u32 i) const { return (u32)(of[i] >> 32) != number; }
+    DEVICE_MEMBER void expect(u32 i) { of[i] = (u64)~number << 32; }
+    DEVICE_MEMBER void put(u32 i, float value) { of[i] = (u64)number << 32 | f32_to_bits(value); }
+    DEVICE_MEMBER float value(u32 i) const { return bits_to_f32((u32)of[i]); }
+    DEVICE_MEMBER bool are_there() const {
+        bool all = true;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) all &= !lacks(i);
+        return all;
+    }
+};
+// A warp none of whose words are there looks at the first of them alone until that has come: looks at all, again and again, would keep L2 from
+// handing out what others need.
+template <u32 COUNT> DEVICE void wait_for_some(const Waiting& waiting, const Words<COUNT>& words, const u64* first, u32& looks) {
+    bool has_some = false;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) has_some |= !words.lacks(i);
+    if (ballot(has_some) != 0) return;
+    while ((u32)(load_word(first) >> 32) != words.number && keeps_waiting(waiting, looks)) {}
+}
 // Values `first..first + COUNT`, from a run of words on. IS_DEALT: runs lie as `word_place` has it, or else side by side.
 template <bool IS_DEALT = true, u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& from, u32 first, float (&v)[COUNT]) {
-    if (from.number == 0) {
-#pragma unroll
-        for (u32 i = 0; i < COUNT; i++) v[i] = static_cast<const float*>(from.at)[first + i];
-        return;
-    }
     static_assert(COUNT % RUN_WORDS == 0, "whole runs");
     auto place = [](u32 i) { return IS_DEALT ? word_place(i) : (u64)i; };
     const u64* at = static_cast<const u64*>(from.at) + place(first);
-    u32 number = waiting.epoch + (u32)from.number, looks = 0;
-    u64 words[COUNT];
-    bool is_there;
+    Words<COUNT> words(waiting, from);
+    u32 looks = 0;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+        if (from.number == 0) words.put(i, static_cast<const float*>(from.at)[first + i]);
+        else words.expect(i);
+    }
     do {
-        is_there = true;
 #pragma unroll
-        for (u32 i = 0; i < COUNT; i += 2) load_words(at + place(i), words[i], words[i + 1]);
+        for (u32 i = 0; i < COUNT; i += 2)
+            if (words.lacks(i) || words.lacks(i + 1)) load_words(at + place(i), words.of[i], words.of[i + 1]);
+    } while (!words.are_there() && keeps_waiting(waiting, looks));
 #pragma unroll
-        for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
-        if (is_there) break;
-        // Who waits looks at one word: looks at all of them take longer, and get into the way of each other.
-        const u64* missing = at;
+    for (u32 i = 0; i < COUNT; i++) v[i] = words.value(i);
+}
+// Values of a row's 256 from `256 block` on by a warp, eight a lane, zeros behind the row's end. Rows have whole eights of values.
+constexpr u32 BLOCK_LANE_WORDS = 8;
+DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u32 cols, float (&v)[BLOCK_LANE_WORDS]) {
+    constexpr u32 RUNS = BLOCK_LANE_WORDS / 2;
+    if (from.number == 0) {
+        u32 own = block * 256 + BLOCK_LANE_WORDS * lane_index();
+#pragma unroll
+        for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) v[i] = own < cols ? static_cast<const float*>(from.at)[own + i] : 0.0f;
+        return;
+    }
+    // Two lanes look at four runs, each at a half of them: so one load has all of a sector.
+    u32 half = lane_index() % 2, first = block * 256 + lane_index() / 2 * RUNS * RUN_WORDS, looks = 0;
+    const u64* own = static_cast<const u64*>(from.at) + word_place(first) + 2 * half;
+    Words<BLOCK_LANE_WORDS> words(waiting, from);
+#pragma unroll
+    for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) {
+        if (first + i / 2 * RUN_WORDS < cols) words.expect(i);
+        else words.put(i, 0.0f);
+    }
+    do {
+#pragma unroll
+        for (u32 i = 0; i < RUNS; i++)
+            if (words.lacks(2 * i) || words.lacks(2 * i + 1)) load_words(own + i * LINE_WORDS, words.of[2 * i], words.of[2 * i + 1]);
+        wait_for_some(waiting, words, static_cast<const u64*>(from.at) + word_place(256 * block), looks);
+    } while (ballot(!words.are_there()) != 0 && ballot(!keeps_waiting(waiting, looks)) == 0);
+    // The first two runs are the first lane's, the others the second's.
+#pragma unroll
+    for (u32 i = 0; i < RUNS; i++) {
+        float low = words.value(i), high = words.value(RUNS + i);
+        float mine = half ? high : low, other = shuffle_xor(half ? low : high, 1);
+        u32 to = i / 2 * RUN_WORDS + i % 2;
+        v[to] = half ? other : mine;
+        v[to + 2] = half ? mine : other;
+    }
+}
+// Values `first + lane`, 32 further and so on, those of `from..to`, zeros in place of others; from a run of words on.
+template <u32 COUNT> DEVICE void take_some(const Waiting& waiting, const Source& source, u32 first, u32 from, u32 to, float (&v)[COUNT]) {
+    const u64* own = static_cast<const u64*>(source.at) + word_place(first + lane_index());
+    Words<COUNT> words(waiting, source);
+    u32 looks = 0;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+        u32 at = first + lane_index() + i * LANES;
+        if (at < from || at >= to) words.put(i, 0.0f);
+        else if (source.number == 0) words.put(i, static_cast<const float*>(source.at)[at]);
+        else words.expect(i);
+    }
+    do {
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++)
-            if ((u32)(words[i] >> 32) != number) missing = at + place(i);
-        while ((u32)(load_word(missing) >> 32) != number && keeps_waiting(waiting, looks)) {}
-    } while (keeps_waiting(waiting, looks));
+            if (words.lacks(i)) words.of[i] = load_word(own + i * word_place(LANES));
+    } while (!words.are_there() && keeps_waiting(waiting, looks));
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) v[i] = bits_to_f32((u32)words[i]);
+    for (u32 i = 0; i < COUNT; i++) v[i] = words.value(i);
 }
-// Values `first + lane`, 32 further and so on, as far as `end`; from a run of words on.
+// Values `first + lane`, 32 further and so on, as far as `end`.
 template <u32 COUNT> DEVICE void take_strided(const Waiting& waiting, const Source& from, u32 first, u32 end, float (&v)[COUNT]) {
-    u32 number = waiting.epoch + (u32)from.number, looks = 0;
-    const u64* own = static_cast<const u64*>(from.at) + word_place(first + lane_index());
-    u64 words[COUNT];
-    bool is_there;
-    do {
-        is_there = true;
-#pragma unroll
-        for (u32 i = 0; i < COUNT; i++) {
-            u32 at = first + lane_index() + i * LANES;
-            words[i] = (u64)number << 32;
-            if (at >= end) continue;
-            if (from.number == 0) words[i] |= f32_to_bits(static_cast<const float*>(from.at)[at]);
-            else words[i] = load_word(own + i * word_place(LANES));
-        }
-#pragma unroll
-        for (u32 i = 0; i < COUNT; i++) is_there &= (u32)(words[i] >> 32) == number;
-    } while (!is_there && keeps_waiting(waiting, looks));
-#pragma unroll
-    for (u32 i = 0; i < COUNT; i++) v[i] = bits_to_f32((u32)words[i]);
+    take_some(waiting, from, first, first, end, v);
 }
 DEVICE float take_one(const Waiting& waiting, const Source& from, u32 at) {
     if (from.number == 0) return static_cast<const float*>(from.at)[at];

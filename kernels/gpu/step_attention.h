@@ -284,6 +284,7 @@ constexpr u32 RUNS = (QUADS + LANES - 1) / LANES;
 struct CombineShared {
     attention::Mixed parts[attention::MEMBERS][LANES];
 };
+static_assert(sizeof(CombineShared) == 16 * 32 * 32, "as src/gpu/megakernel.rs has it");
 DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
     u32 head = unit / RUNS, quad = unit % RUNS * LANES + lane_index(), kv_head = head / layer.heads_of_key;
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));

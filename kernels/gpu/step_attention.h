@@ -282,9 +282,10 @@ DEVICE void put_quad(const Context& step, const Source& gated, u32 q_stride, u32
 // As combine.cu does it: a warp is a member, a lane has four dims.
 constexpr u32 RUNS = (QUADS + LANES - 1) / LANES;
 struct CombineShared {
-    attention::Mixed parts[attention::MEMBERS][LANES];
+    Vec4f sums[attention::MEMBERS][LANES];
+    float totals[attention::MEMBERS][LANES];
 };
-static_assert(sizeof(CombineShared) == 16 * 32 * 32, "as src/gpu/megakernel.rs has it");
+static_assert(sizeof(CombineShared) == 16 * 32 * 20, "as src/gpu/megakernel.rs has it");
 DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
     u32 head = unit / RUNS, quad = unit % RUNS * LANES + lane_index(), kv_head = head / layer.heads_of_key;
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
@@ -308,15 +309,14 @@ DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 u
 #pragma unroll 4
         for (u32 s = splits.first / attention::MEMBERS * attention::MEMBERS + member; s < splits.end; s += attention::MEMBERS)
             if (s >= splits.first) attention::add_split(mixed, exp2_fast(sums[s].x - top), sums[s].y, partials[(u64)s * QUADS]);
-        shared.parts[member][lane_index()] = mixed;
+        shared.sums[member][lane_index()] = mixed.sum;
+        shared.totals[member][lane_index()] = mixed.total;
     }
     sync_threads();
     if (warp_index() == 0 && is_used) {
-        attention::Mixed mixed = shared.parts[0][lane_index()];
-        for (u32 m = 1; m < attention::MEMBERS; m++) {
-            const attention::Mixed& part = shared.parts[m][lane_index()];
-            attention::add_split(mixed, 1.0f, part.total, part.sum);
-        }
+        attention::Mixed mixed = {shared.sums[0][lane_index()], shared.totals[0][lane_index()]};
+        for (u32 m = 1; m < attention::MEMBERS; m++)
+            attention::add_split(mixed, 1.0f, shared.totals[m][lane_index()], shared.sums[m][lane_index()]);
         put_quad(step, layer.gates, layer.q_stride, head, quad, mixed, layer.out, number);
     }
     sync_threads();

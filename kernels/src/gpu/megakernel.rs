@@ -45,7 +45,7 @@ const STATIC_BYTES: usize = 1536;
 const CONTEXT_BYTES: usize = 256;
 /// Warps that mix values together, and what combining splits takes.
 const MIXERS: usize = 8;
-const COMBINE_BYTES: usize = 16 * 32 * 32;
+const COMBINE_BYTES: usize = 16 * 32 * 20;
 
 /// Bytes of shared memory that the end of a token takes of what its phases work with.
 const END_BYTES: usize = 384;

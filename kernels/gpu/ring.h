@@ -77,6 +77,9 @@ template <u32 PLACES> struct Ring {
     // Until its bytes are there.
     DEVICE_MEMBER void wait_until_full() { wait(slot, turn); }
 
+#if ON_HOST || COPIES_BY_LANES
+    DEVICE_MEMBER void copy_once(u32 stage, u8* to, const u8* from, u32 bytes) { copy(stage, to, from, bytes); }
+#endif
 #if ON_HOST
     static DEVICE_MEMBER RingBarrier* barriers_at(u8* at) { return reinterpret_cast<RingBarrier*>(at); }
     DEVICE_MEMBER void begin(u32 i, u32 count) { barriers[i] = {0, (u16)count, 0}; }
@@ -156,6 +159,13 @@ template <u32 PLACES> struct Ring {
     // A multiple of 16 bytes, asked for by one thread.
     DEVICE_MEMBER void copy(u32 stage, u8* to, const u8* from, u32 bytes) {
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+            ::"r"(shared_place(to)), "l"(from), "r"(bytes), "r"(place(stage)) : "memory");
+    }
+    // Of bytes that nobody reads again for long: they leave L2 first, and what others will read stays there.
+    DEVICE_MEMBER void copy_once(u32 stage, u8* to, const u8* from, u32 bytes) {
+        asm volatile(
+            "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], policy;\n}"
             ::"r"(shared_place(to)), "l"(from), "r"(bytes), "r"(place(stage)) : "memory");
     }
     DEVICE_MEMBER void ends(u32) {}

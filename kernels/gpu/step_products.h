@@ -53,9 +53,9 @@ DEVICE void bring(const Context& step, const Vec4u& piece, u32 which, PieceRing&
     }
     ring.expect(slot, bytes + sizeof(Vec4u));
     const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
-    if (bytes > 0) ring.copy(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
+    if (bytes > 0) ring.copy_once(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
     const Vec4u* next = step.list + which - 1 + STAGES;
-    ring.copy(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
+    ring.copy_once(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
     ring.ends(slot);
 }
 // Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
@@ -165,7 +165,6 @@ DEVICE float output_of(const float* slots, const Product& product, float factor,
 
 DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which,
                      const Room& room) {
-    if (share.count == 0) return;
     // Outputs are written by the last threads, each `mine` and those that lie a block's threads further.
     u32 mine = BLOCK_THREADS - 1 - thread_index();
     bool adds = product.add.at != nullptr, has_row = false;

@@ -91,5 +91,9 @@ DEVICE void put_answer(const AttendArgs& args, u64 head, u32 quad, const Mixed& 
     *reinterpret_cast<Vec4f*>(args.out + head * HEAD_DIM + quad * 4) = values;
 }
 
-// Scores are products scaled so that their exponentials are powers of two.
-DEVICE float score_scale(u32 head_dim) { return divide(1.44269504088896340736f, square_root((float)head_dim)); }
+// Scores are products scaled so that their exponentials are powers of two. The root is rounded once: a double's has twice the bits and more.
+DEVICE constexpr float score_scale(u32 head_dim) {
+    double root = head_dim;
+    for (u32 i = 0; i < 32; i++) root = 0.5 * (root + head_dim / root);
+    return 1.44269504088896340736f / (float)root;
+}

@@ -120,22 +120,62 @@ DEVICE void stage_queries(const AttendArgs& args, const Block& block) {
 
 // The page of keys that belongs to a value row.
 DEVICE const u16* keys_at(const AttendArgs& args, u32 at) { return static_cast<const u16*>(args.k) + (u64)(at / PAGE_TOKENS) * KeyFormat::PAGE_UNITS; }
-// Products of the run of keys that begins at `token` of a page with all columns.
-DEVICE void score_run(float (&sums)[KEY_TILES][TILES][4], const u16* page, u32 token, const Block& block) {
-    u32 g = lane_index() / 4, t = lane_index() % 4;
-    token += g * KEY_TILES * 2;
-    const u8* columns = block.q + g * Q_PITCH + t * 8;
-#pragma unroll 1
-    for (u32 step = 0; step < DIM_STEPS; step += DIM_DEPTH) {
-        RawKeys<K_TYPE, KEY_TILES> raw[DIM_DEPTH];
+// Keys of N tiles of 16 in COUNT steps of their dims, and values of N tiles of 16 dims in COUNT steps of keys, as they lie: what is loaded may be
+// multiplied much later.
+template <u32 N, u32 COUNT> struct HeldKeys {
+    RawKeys<K_TYPE, N> raw[COUNT];
+
+    // From step `first` on, of the keys from `token` of a page on.
+    DEVICE_MEMBER void load(const u16* page, u32 token, u32 first) {
+        u32 own = token + lane_index() / 4 * N * 2;
 #pragma unroll
-        for (u32 i = 0; i < DIM_DEPTH; i++) raw[i].load(page, (step + i) * STEP + t * 4, token);
+        for (u32 i = 0; i < COUNT; i++) raw[i].load(page, (first + i) * STEP + lane_index() % 4 * 4, own);
+    }
+    DEVICE_MEMBER void multiply_all(float (&sums)[N][TILES][4], u32 first, const Block& block) const {
+        u32 t = lane_index() % 4;
+        const u8* columns = block.q + lane_index() / 4 * Q_PITCH + t * 8;
 #pragma unroll
-        for (u32 i = 0; i < DIM_DEPTH; i++) {
-            u32 words[4][KEY_TILES];
-            raw[i].unpack(words, (step + i) * STEP + t * 4);
-            multiply(sums, words, columns + (step + i) * STEP * 2, Q_PITCH, Q_LOW, block.tiles);
+        for (u32 i = 0; i < COUNT; i++) {
+            u32 words[4][N];
+            raw[i].unpack(words, (first + i) * STEP + t * 4);
+            multiply(sums, words, columns + (first + i) * STEP * 2, Q_PITCH, Q_LOW, block.tiles);
         }
+    }
+};
+template <u32 N, u32 COUNT> struct HeldValues {
+    RawValues<V_TYPE, N> raw[COUNT][4];
+
+    // From step `first` on; a lane's dims begin at `dim`.
+    DEVICE_MEMBER void load(const u16* values, u32 dim, u32 first, const Block& block) {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) {
+            Vec4u at = *reinterpret_cast<const Vec4u*>(block.at + (first + i) * STEP + lane_index() % 4 * 4);
+            raw[i][0].load(values, at.x, dim);
+            raw[i][1].load(values, at.y, dim);
+            raw[i][2].load(values, at.z, dim);
+            raw[i][3].load(values, at.w, dim);
+        }
+    }
+    DEVICE_MEMBER void multiply_all(float (&sums)[N][TILES][4], u32 dim, u32 first, const Block& block) const {
+        const u8* columns = block.weights + lane_index() / 4 * WEIGHT_PITCH + lane_index() % 4 * 8;
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) {
+            u32 words[4][N];
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) raw[i][j].unpack(words[j], dim);
+            multiply(sums, words, columns + (first + i) * STEP * 2, WEIGHT_PITCH, WEIGHT_LOW, block.tiles);
+        }
+    }
+};
+
+// Products of the N tiles of keys that begin at `token` of a page with all columns, COUNT steps at a time.
+template <u32 N = KEY_TILES, u32 COUNT = DIM_DEPTH>
+DEVICE void score_run(float (&sums)[N][TILES][4], const u16* page, u32 token, const Block& block) {
+#pragma unroll 1
+    for (u32 step = 0; step < DIM_STEPS; step += COUNT) {
+        HeldKeys<N, COUNT> held;
+        held.load(page, token, step);
+        held.multiply_all(sums, step, block);
     }
 }
 // Puts them at `scores`, `pitch` bytes from column to column.
@@ -183,12 +223,11 @@ DEVICE void score_path(const AttendArgs& args, const Block& block) {
     }
 }
 
-// Weights of a column in place of its scores. A warp a column, a lane eight keys.
-DEVICE Vec2f weigh(u8* column, Places seen, u32 first) {
+// Weights of a column in place of its scores, of which a lane has eight: `x`. A warp a column.
+DEVICE Vec2f weigh(float (&x)[8], u8* column, Places seen, u32 first) {
     u32 lane = lane_index();
-    const Vec4f* from = reinterpret_cast<const Vec4f*>(column) + lane * 2;
-    Vec4f a = from[0], b = from[1];
-    float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, top = -1e30f, total = 0, scale = score_scale(HEAD_DIM);
+    constexpr float scale = score_scale(HEAD_DIM);
+    float top = -1e30f, total = 0;
 #pragma unroll
     for (u32 i = 0; i < 8; i++) {
         u32 place = first + lane * 8 + i;
@@ -212,6 +251,13 @@ DEVICE Vec2f weigh(u8* column, Places seen, u32 first) {
     reinterpret_cast<Vec4u*>(column)[lane] = {high[0], high[1], high[2], high[3]};
     reinterpret_cast<Vec4u*>(column + WEIGHT_LOW)[lane] = {low[0], low[1], low[2], low[3]};
     return {top, total};
+}
+// Of the scores that lie there.
+DEVICE Vec2f weigh(u8* column, Places seen, u32 first) {
+    const Vec4f* from = reinterpret_cast<const Vec4f*>(column) + lane_index() * 2;
+    Vec4f a = from[0], b = from[1];
+    float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    return weigh(x, column, seen, first);
 }
 
 // Neighbouring dims, as wide as can be: a sector that is stored in parts is stored several times.
@@ -245,14 +291,22 @@ DEVICE u64 answer_at(const AttendArgs& args, const Block& block, u32 column) {
     return (u64)(block.lead + column / GROUP) * args.num_heads + block.kv_head * GROUP + column % GROUP;
 }
 
-// Weighted values of a run of dims; a warp a run. Of a column that is alone `put` has the answer: the column, a dim, and so many from it on.
-template <class Put> DEVICE void mix(const AttendArgs& args, const Block& block, u32 run, const Put& put) {
+// Weighted values of a run of dims; a lane's begin at `dim`.
+DEVICE void mix_run(float (&sums)[DIM_TILES][TILES][4], const AttendArgs& args, const Block& block, u32 dim) {
+    u32 step = (block.seen.first - block.first) / STEP / DEPTH * DEPTH, end = block.seen.end - block.first;
+#pragma unroll 1
+    for (; step * STEP < end; step += DEPTH) {
+        HeldValues<DIM_TILES, DEPTH> held;
+        held.load(static_cast<const u16*>(args.v), dim, step, block);
+        held.multiply_all(sums, dim, step, block);
+    }
+}
+// And to where a column's answers or its parts of them go; a warp a run.
+DEVICE void mix(const AttendArgs& args, const Block& block, u32 run) {
     constexpr u32 DIMS = 2 * DIM_TILES;
     // One tile of columns is waited for, and leaves registers for its gates.
     constexpr bool EARLY_GATES = TILES == 1;
     u32 g = lane_index() / 4, t = lane_index() % 4, dim = run * DIM_TILES * 16 + g * DIMS;
-    const u16* values = static_cast<const u16*>(args.v);
-    const u8* columns = block.weights + g * WEIGHT_PITCH + t * 8;
     float sums[DIM_TILES][TILES][4] = {};
     auto is_alone = [&](u32 column) { return block.rows_seen[column / GROUP].is_alone; };
     float gates[2][DIMS] = {};
@@ -265,26 +319,7 @@ template <class Put> DEVICE void mix(const AttendArgs& args, const Block& block,
         }
     };
     if constexpr (EARLY_GATES) load_gates(0);
-    u32 step = (block.seen.first - block.first) / STEP / DEPTH * DEPTH, end = block.seen.end - block.first;
-#pragma unroll 1
-    for (; step * STEP < end; step += DEPTH) {
-        RawValues<V_TYPE, DIM_TILES> raw[DEPTH][4];
-#pragma unroll
-        for (u32 i = 0; i < DEPTH; i++) {
-            Vec4u at = *reinterpret_cast<const Vec4u*>(block.at + (step + i) * STEP + t * 4);
-            raw[i][0].load(values, at.x, dim);
-            raw[i][1].load(values, at.y, dim);
-            raw[i][2].load(values, at.z, dim);
-            raw[i][3].load(values, at.w, dim);
-        }
-#pragma unroll
-        for (u32 i = 0; i < DEPTH; i++) {
-            u32 words[4][DIM_TILES];
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) raw[i][j].unpack(words[j], dim);
-            multiply(sums, words, columns + (step + i) * STEP * 2, WEIGHT_PITCH, WEIGHT_LOW, block.tiles);
-        }
-    }
+    mix_run(sums, args, block, dim);
 #pragma unroll
     for (u32 n = 0; n < TILES; n++) {
         if constexpr (!EARLY_GATES) load_gates(n);
@@ -302,7 +337,7 @@ template <class Put> DEVICE void mix(const AttendArgs& args, const Block& block,
             float share = reciprocal(*reinterpret_cast<const float*>(block.weights + column * WEIGHT_PITCH + WEIGHT_TOTAL));
 #pragma unroll
             for (u32 i = 0; i < DIMS; i++) sum[i] = answer(sum[i], share, args.gated, gates[c][i]);
-            put(column, dim, sum);
+            store_dims(args.out + answer_at(args, block, column) * HEAD_DIM + dim, sum);
         }
     }
 }
@@ -354,8 +389,5 @@ DEVICE void attend_rows(const AttendArgs& args, Block& block, bool by_path, bool
         if (!block.rows_seen[c / GROUP].is_alone) args.sums[result_at(args, block, c)] = sums;
     }
     sync_group();
-    auto put = [&](u32 column, u32 dim, const float (&sum)[2 * DIM_TILES]) {
-        store_dims(args.out + answer_at(args, block, column) * HEAD_DIM + dim, sum);
-    };
-    for (u32 run = group_warp(); run < DIM_RUNS; run += WARPS) mix(args, block, run, put);
+    for (u32 run = group_warp(); run < DIM_RUNS; run += WARPS) mix(args, block, run);
 }

@@ -38,7 +38,7 @@
 #endif
 #include "step_products.h"
 #if HAS_ATTENTION
-#include "step_attention.h"
+#include "step_combine.h"
 #endif
 #include "tokens.h"
 
@@ -92,22 +92,24 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
         for (u32 p = 0; p < args.num_phases; p++) {
             // Each leaves what phases work with to the next one: nobody of the block reads it any more.
             const Phase& phase = phases[p];
-            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, shares[p], ring, stages, which, room);
+            Share share = shares[p];
+            if (share.count == 0) continue;
+            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, share, ring, stages, which, room);
 #if HAS_DELTA
             else if (phase.kind == DELTA) {
-                for (u32 unit = block_x(); unit < HV * STRIPS; unit += grid_x())
-                    walk(step, phase.delta, phase.number, unit, *reinterpret_cast<DeltaShared*>(work));
-            } else if (phase.kind == MOVE) move_history(step, phase.move);
+                for (u32 i = 0; i < share.count; i++)
+                    walk(step, phase.delta, phase.number, share.first + i * grid_x(), *reinterpret_cast<DeltaShared*>(work));
+            } else if (phase.kind == MOVE) move_history(step, phase.move, share);
 #endif
 #if HAS_ATTENTION
             else if (phase.kind == SCORE) {
-                score_all(step, phase.attend, phase.number, *reinterpret_cast<ScoreShared*>(work));
+                score_all(step, phase.attend, phase.number, share, *reinterpret_cast<ScoreShared*>(work));
             } else if (phase.kind == MIX) {
-                mix_all(step, phase.attend, phase.number, reinterpret_cast<MixShared*>(work));
+                mix_all(step, phase.attend, phase.number, share, reinterpret_cast<MixShared*>(work));
                 sync_threads();
             } else if (phase.kind == COMBINE) {
-                for (u32 unit = block_x(); unit < phase.combine.num_heads * RUNS; unit += grid_x())
-                    combine(step, phase.combine, phase.number, unit, *reinterpret_cast<CombineShared*>(work));
+                for (u32 i = 0; i < share.count; i++)
+                    combine(step, phase.combine, phase.number, share.first + i * grid_x(), *reinterpret_cast<CombineShared*>(work));
             }
 #endif
         }

@@ -41,11 +41,10 @@ struct Delta {
     Target out;
     float q_scale;
 };
-// Its history moves along, when `after` has come, which needs all that reads it. By the first `blocks` blocks from `first` on.
+// Its history moves along, when `after` has come, which needs all that reads it.
 struct Move {
     Source qkv, after;
     float* history;
-    u32 first, blocks;
 };
 // Queries of a row with all keys that it sees, and then with all values, split by split: where that is one split, with its answer.
 struct Attend {
@@ -58,28 +57,27 @@ struct Attend {
     const u64* turns;
     void* cache_k;
     void* cache_v;
-    // [H, splits, D], and maximum and sum of each.
-    float* partials;
-    Vec2f* sums;
-    // [Hkv, splits, parts]: numbers of what is done.
-    u32* done;
+    // [H, splits, D], and [H, 2, splits], maximum and sum of each, as words side by side.
+    u64* partials;
+    u64* sums;
     float eps;
-    u32 num_heads, num_kv_heads, q_stride, num_splits, pairs, adjacent;
+    u32 num_kv_heads, q_stride, num_splits, pairs, adjacent;
     // Number of what puts splits together.
     u32 answer;
+    // Units of a block lie so far apart: so many blocks share those of a head of keys.
+    u32 stride;
     Target out;
 };
 // The splits put together.
 struct Combine {
     // Null: no gates.
     Source gates;
-    const float* partials;
-    const Vec2f* sums;
-    const u32* done;
+    const u64* partials;
+    const u64* sums;
     Target out;
     // Of the phase that splits are from.
     u32 number;
-    u32 num_heads, q_stride, num_splits, heads_of_key;
+    u32 num_heads, q_stride, num_splits;
 };
 enum Kind : u32 { PRODUCT, DELTA, MOVE, SCORE, MIX, COMBINE };
 constexpr u32 PHASE_BYTES = 256;
@@ -96,9 +94,14 @@ struct alignas(16) Phase {
 };
 static_assert(sizeof(Phase) == PHASE_BYTES, "phases lie one after another");
 
-// Sixteens of rows of a product phase that a block multiplies.
+// What a block has of a phase: sixteens of a product's rows; heads' strips of a recurrence or of splits that are put together, as far apart as there
+// are blocks; channels of a history. Of attention, the first of its units, and one more than the head of keys that all of those belong to. A count
+// of 0: the phase is not the block's.
 struct Share {
-    u32 first, count;
+    u32 first;
+    union {
+        u32 count, of_head;
+    };
 };
 
 // What the host asks of a launch that is under way, and what that says, in host memory. Tokens are told by what their phases' numbers are

@@ -70,17 +70,15 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
     sync_threads();
 }
 
-DEVICE void move_history(const Context& step, const Move& move) {
-    u32 blocks = move.blocks, block = (block_x() + grid_x() - move.first) % grid_x();
-    u32 of_block = (delta::CHANNELS + blocks - 1) / blocks, first = block * of_block;
-    if (block >= blocks) return;
+DEVICE void move_history(const Context& step, const Move& move, Share share) {
     // By the last warps, for the first ones have rows to wait for.
-    for (u32 i = BLOCK_THREADS - 1 - thread_index(); i < of_block && first + i < delta::CHANNELS; i += BLOCK_THREADS) {
-        float* history = move.history + (u64)step.segment.state_index * delta::KEPT_ROWS * delta::CHANNELS + first + i;
+    for (u32 i = BLOCK_THREADS - 1 - thread_index(); i < share.count; i += BLOCK_THREADS) {
+        u32 channel = share.first + i;
+        float* history = move.history + (u64)step.segment.state_index * delta::KEPT_ROWS * delta::CHANNELS + channel;
         float values[delta::KEPT_ROWS + 1];
 #pragma unroll
         for (u32 tap = 1; tap < delta::KEPT_ROWS; tap++) values[tap] = history[tap * delta::CHANNELS];
-        values[delta::KEPT_ROWS] = take_one(step.waiting, move.qkv, first + i);
+        values[delta::KEPT_ROWS] = take_one(step.waiting, move.qkv, channel);
         take_one(step.waiting, move.after, 0);
 #pragma unroll
         for (u32 tap = 0; tap < delta::KEPT_ROWS; tap++) history[tap * delta::CHANNELS] = values[tap + 1];

@@ -7,6 +7,8 @@
 
 #if ON_CUDA
 DEVICE void store_word(u64* at, u64 word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory"); }
+// Two of them side by side.
+DEVICE void store_words(u64* at, u64 a, u64 b) { asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(a), "l"(b) : "memory"); }
 DEVICE u64 load_word(const u64* at) {
     u64 word;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
@@ -39,6 +41,10 @@ constexpr u32 PATIENCE = FOR_RACECHECK ? 1 << 26 : 1 << 20;
 DEVICE void store_word(u64* at, u64 word) {
     *at = word;
     emulation::may_be_overtaken();
+}
+DEVICE void store_words(u64* at, u64 a, u64 b) {
+    store_word(at, a);
+    store_word(at + 1, b);
 }
 DEVICE u64 load_word(const u64* at) { return *at; }
 DEVICE void load_words(const u64* at, u64& a, u64& b) { a = at[0], b = at[1]; }
@@ -109,7 +115,7 @@ template <u32 COUNT> DEVICE void wait_for_some(const Waiting& waiting, const Wor
 }
 // Values `first..first + COUNT`, from a run of words on. IS_DEALT: runs lie as `word_place` has it, or else side by side.
 template <bool IS_DEALT = true, u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& from, u32 first, float (&v)[COUNT]) {
-    static_assert(COUNT % RUN_WORDS == 0, "whole runs");
+    static_assert(COUNT == 2 || COUNT % RUN_WORDS == 0, "whole runs, or half of one");
     auto place = [](u32 i) { return IS_DEALT ? word_place(i) : (u64)i; };
     const u64* at = static_cast<const u64*>(from.at) + place(first);
     Words<COUNT> words(waiting, from);
@@ -127,10 +133,13 @@ template <bool IS_DEALT = true, u32 COUNT> DEVICE void take_run(const Waiting& w
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) v[i] = words.value(i);
 }
-// Values of a row's 256 from `256 block` on by a warp, eight a lane, zeros behind the row's end. Rows have whole eights of values.
+// Values of a row's 256 from `256 block` on by a warp, eight a lane; zeros before `begin` and from `cols` on, which are whole fours. Rows have whole
+// eights of values. IS_DEALT: as of `take_run`.
 constexpr u32 BLOCK_LANE_WORDS = 8;
-DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u32 cols, float (&v)[BLOCK_LANE_WORDS]) {
+template <bool IS_DEALT = true>
+DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u32 cols, float (&v)[BLOCK_LANE_WORDS], u32 begin = 0) {
     constexpr u32 RUNS = BLOCK_LANE_WORDS / 2;
+    auto place = [](u32 i) { return IS_DEALT ? word_place(i) : (u64)i; };
     if (from.number == 0) {
         u32 own = block * 256 + BLOCK_LANE_WORDS * lane_index();
 #pragma unroll
@@ -139,18 +148,19 @@ DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u3
     }
     // Two lanes look at four runs, each at a half of them: so one load has all of a sector.
     u32 half = lane_index() % 2, first = block * 256 + lane_index() / 2 * RUNS * RUN_WORDS, looks = 0;
-    const u64* own = static_cast<const u64*>(from.at) + word_place(first) + 2 * half;
+    const u64* own = static_cast<const u64*>(from.at) + place(first) + 2 * half;
     Words<BLOCK_LANE_WORDS> words(waiting, from);
 #pragma unroll
     for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) {
-        if (first + i / 2 * RUN_WORDS < cols) words.expect(i);
+        u32 run = first + i / 2 * RUN_WORDS;
+        if (run >= begin && run < cols) words.expect(i);
         else words.put(i, 0.0f);
     }
     do {
 #pragma unroll
         for (u32 i = 0; i < RUNS; i++)
-            if (words.lacks(2 * i) || words.lacks(2 * i + 1)) load_words(own + i * LINE_WORDS, words.of[2 * i], words.of[2 * i + 1]);
-        wait_for_some(waiting, words, static_cast<const u64*>(from.at) + word_place(256 * block), looks);
+            if (words.lacks(2 * i) || words.lacks(2 * i + 1)) load_words(own + place(i * RUN_WORDS), words.of[2 * i], words.of[2 * i + 1]);
+        wait_for_some(waiting, words, static_cast<const u64*>(from.at) + place(larger(256 * block, begin)), looks);
     } while (ballot(!words.are_there()) != 0 && ballot(!keeps_waiting(waiting, looks)) == 0);
     // The first two runs are the first lane's, the others the second's.
 #pragma unroll
@@ -162,25 +172,39 @@ DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u3
         v[to + 2] = half ? mine : other;
     }
 }
-// Values `first + lane`, 32 further and so on, those of `from..to`, zeros in place of others; from a run of words on.
-template <u32 COUNT> DEVICE void take_some(const Waiting& waiting, const Source& source, u32 first, u32 from, u32 to, float (&v)[COUNT]) {
-    const u64* own = static_cast<const u64*>(source.at) + word_place(first + lane_index());
-    Words<COUNT> words(waiting, source);
-    u32 looks = 0;
+// Values `first + lane`, 32 further and so on, those of `from..to`, zeros in place of others; from a run of words on. IS_DEALT: as of `take_run`.
+// They are on their way, and what else there is to do may be done before they are waited for.
+template <u32 COUNT, bool IS_DEALT = true> struct Some {
+    Words<COUNT> words;
+    const u64* own;
+
+    static DEVICE_MEMBER u64 place(u32 i) { return IS_DEALT ? word_place(i) : (u64)i; }
+    DEVICE_MEMBER Some(const Waiting& waiting, const Source& source, u32 first, u32 from, u32 to)
+        : words(waiting, source), own(static_cast<const u64*>(source.at) + place(first + lane_index())) {
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) {
-        u32 at = first + lane_index() + i * LANES;
-        if (at < from || at >= to) words.put(i, 0.0f);
-        else if (source.number == 0) words.put(i, static_cast<const float*>(source.at)[at]);
-        else words.expect(i);
+        for (u32 i = 0; i < COUNT; i++) {
+            u32 at = first + lane_index() + i * LANES;
+            if (at < from || at >= to) words.put(i, 0.0f);
+            else if (source.number == 0) words.put(i, static_cast<const float*>(source.at)[at]);
+            else words.expect(i);
+        }
+        look();
     }
-    do {
+    DEVICE_MEMBER void look() {
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++)
-            if (words.lacks(i)) words.of[i] = load_word(own + i * word_place(LANES));
-    } while (!words.are_there() && keeps_waiting(waiting, looks));
+            if (words.lacks(i)) words.of[i] = load_word(own + i * place(LANES));
+    }
+    DEVICE_MEMBER void wait(const Waiting& waiting, float (&v)[COUNT]) {
+        u32 looks = 0;
+        while (!words.are_there() && keeps_waiting(waiting, looks)) look();
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) v[i] = words.value(i);
+        for (u32 i = 0; i < COUNT; i++) v[i] = words.value(i);
+    }
+};
+template <bool IS_DEALT = true, u32 COUNT>
+DEVICE void take_some(const Waiting& waiting, const Source& source, u32 first, u32 from, u32 to, float (&v)[COUNT]) {
+    Some<COUNT, IS_DEALT>(waiting, source, first, from, to).wait(waiting, v);
 }
 // Values `first + lane`, 32 further and so on, as far as `end`.
 template <u32 COUNT> DEVICE void take_strided(const Waiting& waiting, const Source& from, u32 first, u32 end, float (&v)[COUNT]) {

@@ -37,33 +37,51 @@ struct HeadArgs {
     u32 adjacent;
 };
 
-// Norms and rotates a head of DIM values, from global memory to shared memory. A warp's work.
+// What makes a head of DIM values ready and is there before it is: a lane's factors of its dims, and the turn of its first pair.
+template <u32 DIM> struct HeadTurns {
+    static constexpr u32 DIMS = (DIM + LANES - 1) / LANES;
+    u64 position, each;
+    float factors[DIMS];
+    SinCos first;
+
+    DEVICE_MEMBER HeadTurns(const HeadArgs& args, u64 position) : position(position) {
+        u32 lane = lane_index();
+#pragma unroll
+        for (u32 i = 0; i < DIMS; i++) factors[i] = args.gamma && lane + i * LANES < DIM ? args.gamma[lane + i * LANES] : 1.0f;
+        each = lane < args.pairs ? args.turns[lane] : 0;
+    }
+    // Once what was loaded is there; before `make_ready`.
+    DEVICE_MEMBER void turn() { first = sin_cos(position * each); }
+    // Norms and rotates a head, of which a lane has dims `lane`, `lane + 32` and so on, to shared memory. A warp's work.
+    DEVICE_MEMBER void make_ready(const HeadArgs& args, const float (&values)[DIMS], float* to) const {
+        u32 lane = lane_index();
+        float square = 0;
+#pragma unroll
+        for (u32 i = 0; i < DIMS; i++) square = fused_multiply_add(values[i], values[i], square);
+        square = warp_sum(square);
+        float inverse = args.gamma ? inverse_root(square * (1.0f / DIM) + args.eps) : 1.0f;
+#pragma unroll
+        for (u32 i = 0; i < DIMS; i++)
+            if (lane + i * LANES < DIM) to[lane + i * LANES] = values[i] * inverse * factors[i];
+        sync_warp();
+#pragma unroll 1
+        for (u32 i = lane; i < args.pairs; i += LANES) {
+            SinCos turn = i == lane ? first : sin_cos(position * args.turns[i]);
+            u32 a = args.adjacent ? 2 * i : i, b = args.adjacent ? 2 * i + 1 : i + args.pairs;
+            float u = to[a], w = to[b];
+            to[a] = u * turn.cos - w * turn.sin;
+            to[b] = w * turn.cos + u * turn.sin;
+        }
+        sync_warp();
+    }
+};
+// A head in global or shared memory; `to` is shared memory, and may be the same.
 template <u32 DIM> DEVICE void prepare_head(float* to, const float* from, const HeadArgs& args, u64 position) {
-    constexpr u32 DIMS = (DIM + LANES - 1) / LANES;
-    u32 lane = lane_index();
-    float values[DIMS], factors[DIMS], square = 0;
-    // All at once: the compiler would have each wait for what is written before it.
+    constexpr u32 DIMS = HeadTurns<DIM>::DIMS;
+    HeadTurns<DIM> turns(args, position);
+    float values[DIMS];
 #pragma unroll
-    for (u32 i = 0; i < DIMS; i++) {
-        u32 d = lane + i * LANES;
-        factors[i] = args.gamma && d < DIM ? args.gamma[d] : 1.0f;
-        values[i] = d < DIM ? from[d] : 0.0f;
-        square = fused_multiply_add(values[i], values[i], square);
-    }
-    square = warp_sum(square);
-    float inverse = args.gamma ? inverse_root(square * (1.0f / DIM) + args.eps) : 1.0f;
-#pragma unroll
-    for (u32 i = 0; i < DIMS; i++) {
-        u32 d = lane + i * LANES;
-        if (d < DIM) to[d] = values[i] * inverse * factors[i];
-    }
-    sync_warp();
-    for (u32 i = lane; i < args.pairs; i += LANES) {
-        SinCos turn = sin_cos(position * args.turns[i]);
-        u32 a = args.adjacent ? 2 * i : i, b = args.adjacent ? 2 * i + 1 : i + args.pairs;
-        float u = to[a], w = to[b];
-        to[a] = u * turn.cos - w * turn.sin;
-        to[b] = w * turn.cos + u * turn.sin;
-    }
-    sync_warp();
+    for (u32 i = 0; i < DIMS; i++) values[i] = lane_index() + i * LANES < DIM ? from[lane_index() + i * LANES] : 0.0f;
+    turns.turn();
+    turns.make_ready(args, values, to);
 }

@@ -7,10 +7,11 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernels::{DecodePath, Device, DeviceName, GpuDevice};
-use models::{BatchSegment, KvType, LogitsWanted, Model, Snapshot};
+use gguf::{GgufFile, GgufWriter, Value};
+use kernels::{DecodePath, Device, DeviceName, GpuDevice, KvTypes, open_device};
+use models::{BatchSegment, KvType, LoadOptions, LogitsWanted, Model, Snapshot, load};
 
-use common::{batch, chain, data, device_name, open_on};
+use common::{OPTIONS, batch, chain, data, device_name, open_on};
 
 /// Files whose matrices, heads and layers differ, and how keys and values are kept.
 type Case = (&'static str, KvType);
@@ -115,6 +116,64 @@ fn one_launch_has_the_bits_of_many_in_hybrid_models() {
 #[test]
 fn one_launch_has_the_bits_of_many_in_dense_models() {
     check(&DENSE);
+}
+
+/// So many splits that whoever puts them together takes them in several goes, keys are scored by wide tiles, and groups have several splits. The
+/// prompt is the CPU's work, whose state goes to the GPU as it is.
+#[test]
+fn a_row_that_sees_many_splits_has_the_bits_of_many_launches() {
+    const LENGTH: usize = 17_000;
+    let (name, kv_type) = DENSE[2];
+    let file = GgufFile::open(data().join(name)).unwrap();
+    let mut longer = GgufWriter::new();
+    for (key, value) in file.metadata().iter() {
+        longer.set(key, value.clone());
+    }
+    longer.set("llama.context_length", Value::U32(1 << 15));
+    for tensor in file.tensors() {
+        longer
+            .add_tensor(tensor.name, tensor.dtype, tensor.dims, tensor.data)
+            .unwrap();
+    }
+    let file = GgufFile::from_bytes("longer.gguf", longer.to_bytes().unwrap()).unwrap();
+    let options = LoadOptions {
+        max_tokens: LENGTH + STEPS,
+        max_batch_rows: 512,
+        kv_type: Some(KvTypes::both(kv_type)),
+        ..OPTIONS
+    };
+    let open = |device| load(&file, device, options, &mut |_| {}).unwrap();
+    let mut on_cpu = open(open_device(DeviceName::Cpu, 2).unwrap());
+    let sequence = on_cpu.create_sequence().unwrap();
+    for i in (0..LENGTH).step_by(500) {
+        let tokens: Vec<u32> = (i..i + 500).map(token).collect();
+        let segment = BatchSegment {
+            logits: LogitsWanted::Last,
+            ..chain(sequence, &tokens)
+        };
+        on_cpu.forward(&batch(vec![segment])).unwrap();
+    }
+    let prompt = on_cpu.snapshot(sequence).unwrap();
+    let steps_of = |path| {
+        let device = gpu();
+        device.set_decode_path(path);
+        let mut model = open(Arc::clone(&device) as _);
+        let sequence = model.restore(&prompt).unwrap();
+        let steps = (LENGTH..LENGTH + 4).flat_map(|i| {
+            let segment = BatchSegment {
+                logits: LogitsWanted::Last,
+                ..chain(sequence, &[token(i)])
+            };
+            let output = model.forward(&batch(vec![segment])).unwrap();
+            output.logits.into_iter().map(f32::to_bits)
+        });
+        let bits: Vec<u32> = steps.collect();
+        (bits, device.one_row_steps().0)
+    };
+    let (expected, none) = steps_of(DecodePath::Graph);
+    let (got, some) = steps_of(DecodePath::Megakernel);
+    assert!(none == 0 && some > 0, "{some} steps were one launch");
+    assert!(got == expected, "logits differ");
 }
 
 /// A launch goes on with the next token where that is asked for in time, and ends where it is not, or where something else is.

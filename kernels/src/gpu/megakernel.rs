@@ -9,6 +9,7 @@ mod phases;
 mod pieces;
 mod recorder;
 mod remembered;
+mod shares;
 mod source;
 
 use std::ffi::c_void;
@@ -45,7 +46,7 @@ const STATIC_BYTES: usize = 1536;
 const CONTEXT_BYTES: usize = 256;
 /// Warps that mix values together, and what combining splits takes.
 const MIXERS: usize = 8;
-const COMBINE_BYTES: usize = 16 * 32 * 20;
+const COMBINE_BYTES: usize = 16 * 32 * 12;
 
 /// Bytes of shared memory that the end of a token takes of what its phases work with.
 const END_BYTES: usize = 384;

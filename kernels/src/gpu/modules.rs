@@ -35,6 +35,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
         "step_attention.h",
         include_str!("../../gpu/step_attention.h"),
     ),
+    ("step_combine.h", include_str!("../../gpu/step_combine.h")),
     ("emulation.h", include_str!("../../gpu/emulation.h")),
     ("kept.h", include_str!("../../gpu/kept.h")),
     ("kept_pairs.h", include_str!("../../gpu/kept_pairs.h")),

@@ -281,7 +281,7 @@ impl Shape {
         let heads = |count: usize| count * self.head_dim * size_of::<f32>();
         let columns = |values: usize| self.row_tiles() * 8 * (values * size_of::<f32>() + 32);
         let score = heads(self.group() + 1) + columns(self.head_dim);
-        let mix = heads(self.group()) + SPLIT * size_of::<u32>() + 16 + columns(SPLIT);
+        let mix = heads(self.group()) + SPLIT * size_of::<u32>() + columns(SPLIT);
         score.max(groups * mix)
     }
 

@@ -78,8 +78,6 @@ pub(super) struct Move {
     pub qkv: Source,
     pub after: Source,
     pub history: DevicePtr,
-    pub first: u32,
-    pub blocks: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -97,15 +95,14 @@ pub(super) struct Attend {
     pub cache_v: DevicePtr,
     pub partials: DevicePtr,
     pub sums: DevicePtr,
-    pub done: DevicePtr,
     pub eps: f32,
-    pub num_heads: u32,
     pub num_kv_heads: u32,
     pub q_stride: u32,
     pub num_splits: u32,
     pub pairs: u32,
     pub adjacent: u32,
     pub answer: u32,
+    pub stride: u32,
     pub out: Target,
 }
 
@@ -115,14 +112,11 @@ pub(super) struct Combine {
     pub gates: Source,
     pub partials: DevicePtr,
     pub sums: DevicePtr,
-    pub done: DevicePtr,
     pub out: Target,
     pub number: u32,
     pub num_heads: u32,
     pub q_stride: u32,
     pub num_splits: u32,
-    pub heads_of_key: u32,
-    pub unused: u32,
 }
 
 /// A phase, before it lies on the device.
@@ -168,7 +162,7 @@ impl Phase {
     }
 }
 
-/// Sixteens of rows of a product that a block multiplies.
+/// What a block has of a phase; a count of 0: it is not the block's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Share {

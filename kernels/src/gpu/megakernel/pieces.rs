@@ -149,8 +149,9 @@ impl Plan {
     }
 
     /// A phase without products.
-    pub fn skip(&mut self) {
-        self.shares.push(vec![Share::default(); self.blocks]);
+    pub fn skip(&mut self, shares: Vec<Share>) {
+        debug_assert_eq!(shares.len(), self.blocks, "each block has one");
+        self.shares.push(shares);
     }
 
     /// A product's phase. Returns how many sixteens' sums wait for each other at a time.

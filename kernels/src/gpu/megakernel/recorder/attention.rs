@@ -8,20 +8,20 @@ use crate::gpu::attention::{HeadShape, SPLIT};
 use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::megakernel::phases::{Attend, Combine, Phase, Source, Target};
 use crate::gpu::megakernel::recorder::{Recorder, unfit};
+use crate::gpu::megakernel::shares::{attending, dealt};
 use crate::gpu::memory::{DeviceMemory, ptr};
 use crate::gpu::rope::TurnTables;
 
-/// Parts of a head's dims that are mixed each for itself, at most.
-const MOST_PARTS: usize = 4;
+/// Dims of a head's splits that a block puts together at a time.
+const RUN_DIMS: usize = 64;
 
 /// What splits of all attention layers share.
 #[derive(Debug)]
 pub(in crate::gpu::megakernel) struct Splits {
     pub shape: HeadShape,
     num_splits: usize,
-    /// Scores as words, [H, splits of places]; weighted values, [H, splits, D], and maximum and sum of each; numbers of what is done,
-    /// [Hkv, splits, parts].
-    at: [DevicePtr; 4],
+    /// As words: scores, [H, splits of places]; weighted values, [H, splits, D], and maximum and sum of each.
+    at: [DevicePtr; 3],
     /// Of those.
     pub memory: Vec<DeviceMemory>,
 }
@@ -33,12 +33,11 @@ impl Splits {
         num_splits: usize,
     ) -> Result<Self, DeviceError> {
         let of_heads = shape.num_heads * num_splits;
-        let memory = vec![
-            DeviceMemory::zeros(driver, of_heads * SPLIT * size_of::<u64>())?,
-            DeviceMemory::new(driver, of_heads * shape.head_dim * size_of::<f32>())?,
-            DeviceMemory::new(driver, of_heads * size_of::<[f32; 2]>())?,
-            DeviceMemory::zeros(driver, of_heads * MOST_PARTS * size_of::<u32>())?,
-        ];
+        let words = [SPLIT, shape.head_dim, 2];
+        let memory = words
+            .iter()
+            .map(|each| DeviceMemory::zeros(driver, of_heads * each * size_of::<u64>()))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             shape,
             num_splits,
@@ -57,7 +56,8 @@ impl Recorder {
     fn attend(&mut self, args: &AttentionArgs<'_>, turns: &TurnTables) -> Result<(), DeviceError> {
         let shape = HeadShape::of(args);
         let sees_all = args.visibility == Visibility::All;
-        if args.window.is_some() || sees_all || !shape.fits_megakernel() {
+        let has_blocks = args.num_kv_heads <= self.plan.blocks();
+        if args.window.is_some() || sees_all || !shape.fits_megakernel() || !has_blocks {
             return Err(unfit("such attention"));
         }
         let num_splits = self.most_seen.div_ceil(SPLIT);
@@ -67,7 +67,7 @@ impl Recorder {
         let Some(splits) = self.splits.as_ref().filter(|known| known.shape == shape) else {
             return Err(unfit("attention layers of several shapes"));
         };
-        let [scores, partials, sums, done] = splits.at;
+        let [scores, partials, sums] = splits.at;
         let num_splits = splits.num_splits as u32;
         let q_stride = (args.head_dim * if args.gated { 2 } else { 1 }) as u32;
         let norm = args.head_norm.as_ref();
@@ -89,39 +89,39 @@ impl Recorder {
             cache_v: ptr(&args.cache.v),
             partials,
             sums,
-            done,
             eps: norm.map_or(0.0, |norm| norm.eps),
-            num_heads: args.num_heads as u32,
             num_kv_heads: args.num_kv_heads as u32,
             q_stride,
             num_splits,
             pairs: args.rope.inv_freq.len() as u32,
             adjacent: u32::from(args.rope.style == RopeStyle::Adjacent),
             answer: number as u32 + 2,
+            stride: (self.plan.blocks() / args.num_kv_heads) as u32,
             out: Target::default(),
         };
-        let place = self.phases.len();
-        for phase in [Phase::Score(attend), Phase::Mix(attend)] {
-            self.phases.push(phase);
-            self.plan.skip();
+        // Where units are few, whoever scores keys mixes no values: those can be waited for by then.
+        for reversed in [false, true] {
+            let shares = attending(self.plan.blocks(), args.num_kv_heads, reversed);
+            self.plan.skip(shares);
         }
+        let place = self.phases.len();
+        self.phases.push(Phase::Score(attend));
+        self.phases.push(Phase::Mix(attend));
         attend.out = self.write(args.out, args.num_heads * args.head_dim, None, None)?;
         self.phases[place + 1] = Phase::Mix(attend);
         let combine = Combine {
             gates: attend.gates,
             partials,
             sums,
-            done,
             out: attend.out,
             number: number as u32 + 1,
-            num_heads: attend.num_heads,
+            num_heads: args.num_heads as u32,
             q_stride,
             num_splits,
-            heads_of_key: (args.num_heads / args.num_kv_heads) as u32,
-            unused: 0,
         };
         self.phases.push(Phase::Combine(combine));
-        self.plan.skip();
+        let runs = args.num_heads * args.head_dim.div_ceil(RUN_DIMS);
+        self.plan.skip(dealt(self.plan.blocks(), runs));
         Ok(())
     }
 }

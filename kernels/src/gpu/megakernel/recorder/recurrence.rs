@@ -6,7 +6,11 @@ use crate::gpu::delta_net::q_scale;
 use crate::gpu::driver::DevicePtr;
 use crate::gpu::megakernel::phases::{Delta, Move, Phase, Source};
 use crate::gpu::megakernel::recorder::{Answers, Recorder, unfit};
+use crate::gpu::megakernel::shares::{dealt, spread};
 use crate::gpu::memory::ptr;
+
+/// Columns of a head that a block walks with.
+const STRIP_COLUMNS: usize = 16;
 
 /// A layer's history, which moves along when a later row has come.
 #[derive(Clone, Copy, Debug)]
@@ -19,23 +23,25 @@ pub(super) struct History {
 
 impl Recorder {
     /// A layer's history moves before a product, by blocks that take part in that: what writes over its inputs then waits for them.
-    pub(super) fn move_history(&mut self, (first, blocks): (usize, usize)) {
-        let Some(History {
-            qkv,
-            at,
-            after: Some(after),
-        }) = self.history
+    pub(super) fn move_history(&mut self, blocks: (usize, usize)) {
+        let (
+            Some(History {
+                qkv,
+                at,
+                after: Some(after),
+            }),
+            Some(shape),
+        ) = (self.history, &self.delta)
         else {
             return;
         };
+        let shares = spread(self.plan.blocks(), shape.conv_channels(), blocks);
+        self.plan.skip(shares);
         self.phases.push(Phase::Move(Move {
             qkv,
             after,
             history: at,
-            first: first as u32,
-            blocks: blocks as u32,
         }));
-        self.plan.skip();
         self.history = None;
     }
 
@@ -80,7 +86,8 @@ impl Recorder {
             after: None,
         });
         self.phases.push(Phase::Delta(delta));
-        self.plan.skip();
+        let strips = shape.num_v_heads * (shape.v_dim / STRIP_COLUMNS);
+        self.plan.skip(dealt(self.plan.blocks(), strips));
         Ok(())
     }
 }

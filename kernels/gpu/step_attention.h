@@ -272,6 +272,7 @@ DEVICE void mix(const Context& step, const Attend& layer, u32 number, u32 kv_hea
             }
             weigh(step, layer, number, head, block, block.weights + c * attention::WEIGHT_PITCH, !is_alone && first_tile == 0);
         }
+        // Written on one way alone they would have registers on the other one, too, and from the loop's beginning on.
         held = {};
     }
     sync_group();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gguf::{GgufFile, GgufWriter, Value};
 use kernels::{DecodePath, Device, DeviceName, GpuDevice, KvTypes, open_device};
-use models::{BatchSegment, KvType, LoadOptions, LogitsWanted, Model, Snapshot, load};
+use models::{BatchSegment, KvType, LoadOptions, LogitsWanted, Model, SequenceId, Snapshot, load};
 
 use common::{OPTIONS, batch, chain, data, device_name, open_on};
 
@@ -58,6 +58,18 @@ fn by_turns(i: usize) -> LogitsWanted {
     }
 }
 
+/// Takes in a prompt of `len` tokens, some `rows` at a time, of which it is a multiple.
+fn take_prompt(model: &mut Model, sequence: SequenceId, len: usize, rows: usize) {
+    for i in (0..len).step_by(rows) {
+        let tokens: Vec<u32> = (i..i + rows).map(token).collect();
+        let segment = BatchSegment {
+            logits: LogitsWanted::Last,
+            ..chain(sequence, &tokens)
+        };
+        model.forward(&batch(vec![segment])).unwrap();
+    }
+}
+
 /// Bits of the logits of some steps after a prompt, and of the state after them.
 fn run(
     device: &Arc<GpuDevice>,
@@ -68,14 +80,7 @@ fn run(
     // Others that nothing happens to.
     let other = model.create_sequence().unwrap();
     let sequence = model.create_sequence().unwrap();
-    for i in (0..PROMPT).step_by(50) {
-        let tokens: Vec<u32> = (i..i + 50).map(token).collect();
-        let segment = BatchSegment {
-            logits: LogitsWanted::Last,
-            ..chain(sequence, &tokens)
-        };
-        model.forward(&batch(vec![segment])).unwrap();
-    }
+    take_prompt(&mut model, sequence, PROMPT, 50);
     let before = model.snapshot(other).unwrap();
     let mut bits = Vec::new();
     for i in PROMPT..PROMPT + STEPS {
@@ -145,14 +150,7 @@ fn a_row_that_sees_many_splits_has_the_bits_of_many_launches() {
     let open = |device| load(&file, device, options, &mut |_| {}).unwrap();
     let mut on_cpu = open(open_device(DeviceName::Cpu, 2).unwrap());
     let sequence = on_cpu.create_sequence().unwrap();
-    for i in (0..LENGTH).step_by(500) {
-        let tokens: Vec<u32> = (i..i + 500).map(token).collect();
-        let segment = BatchSegment {
-            logits: LogitsWanted::Last,
-            ..chain(sequence, &tokens)
-        };
-        on_cpu.forward(&batch(vec![segment])).unwrap();
-    }
+    take_prompt(&mut on_cpu, sequence, LENGTH, 500);
     let prompt = on_cpu.snapshot(sequence).unwrap();
     let steps_of = |path| {
         let device = gpu();

@@ -115,7 +115,7 @@ if [ -n "$sanitizer" ]; then
       running+=($!)
     done
     # Whole steps in one launch: of all that these tests launch that kernel alone.
-    for filter in one_launch_has_the_bits several_tokens; do
+    for filter in one_launch_has_the_bits several_tokens slices_of_two_warps; do
       check "$tool $filter" env TANDEM_TEST_DEVICE="$device" TANDEM_NVRTC_OPTIONS=-DFOR_RACECHECK=1 timeout 900 \
         "$program" --tool "$tool" --error-exitcode 99 --kernel-name kernel_substring=step "$tests/models.one_launch" --test-threads=1 "$filter" &
       running+=($!)

@@ -34,13 +34,17 @@ DEVICE void load_own(const RowOf& row, u32 at, float (&v)[OWN]) {
 // A lane's inputs of the 256 from `256 block` on.
 DEVICE void load_block(const RowOf& x, u32 block, float (&v)[OWN]) { load_own(x, 256 * block + OWN * lane_index(), v); }
 
-// The squares of a warp's 256 inputs from `256 block` on, added up.
-DEVICE void put_squares(RowNorm& norm, u32 block, const float (&v)[OWN]) {
+// The squares of a warp's 256 inputs from `256 block` on, added up: a lane's, and then all of them.
+DEVICE float squares_of(const float (&v)[OWN]) {
     float sum = 0.0f;
     for (u32 j = 0; j < OWN; j++) sum = fused_multiply_add(v[j], v[j], sum);
-    sum = warp_sum(sum);
+    return sum;
+}
+DEVICE void put_squares(RowNorm& norm, u32 block, float of_lane) {
+    float sum = warp_sum(of_lane);
     if (lane_index() == 0) norm.squares[block] = sum;
 }
+DEVICE void put_squares(RowNorm& norm, u32 block, const float (&v)[OWN]) { put_squares(norm, block, squares_of(v)); }
 DEVICE void scale(float (&v)[OWN], const float (&gamma)[OWN]) {
     for (u32 j = 0; j < OWN; j++) v[j] = multiply(v[j], gamma[j]);
 }

@@ -74,6 +74,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     // This warp's next one.
     u32 which = 1 + warp_index();
     ring.skip(warp_index());
+    bool owes = false;
     for (u32 i = thread_index(); i < args.num_phases * (PHASE_BYTES / 16); i += BLOCK_THREADS)
         reinterpret_cast<Vec4u*>(phases)[i] = reinterpret_cast<const Vec4u*>(args.phases)[i];
     for (u32 i = thread_index(); i < args.num_phases; i += BLOCK_THREADS) shares[i] = args.shares[(u64)block_x() * args.num_phases + i];
@@ -94,7 +95,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
             const Phase& phase = phases[p];
             Share share = shares[p];
             if (share.count == 0) continue;
-            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, share, ring, stages, which, room);
+            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, share, ring, stages, which, owes, room);
 #if HAS_DELTA
             else if (phase.kind == DELTA) {
                 for (u32 i = 0; i < share.count; i++)
@@ -118,6 +119,11 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     }
     // What was asked for ahead comes before the block goes.
     if (args.num_tokens == 1) return;
+    if constexpr (FILLS_LATER) {
+        // The list has moved.
+        sync_threads();
+        if (owes) fill_anew(step, ring, stages, which);
+    }
     for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {
         wait_for(which, ring, stages);
         ring.skip(BLOCK_WARPS);

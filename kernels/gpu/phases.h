@@ -28,6 +28,8 @@ struct Product {
     u32 forms;
     // Sixteens whose sums wait for each other at a time, and a bit for each slice that has inputs: of the others there is no piece.
     u32 round, slices;
+    // A bit for each slice whose last piece another warp multiplies: with its scale it comes on top of the others' sum.
+    u32 tails, unused;
     Output outputs[MOST_OUTPUTS];
 };
 // A row of a DeltaNet layer's recurrence.

@@ -11,8 +11,8 @@ struct RowNorm {
     float squares[MOST_SQUARES], factor;
 };
 
-// By one warp, when the squares are there.
-DEVICE void put_factor(RowNorm& norm, u32 cols, float eps) {
+// When the squares are there.
+DEVICE float factor_of(const RowNorm& norm, u32 cols, float eps) {
     constexpr u32 TOGETHER = 8;
     u32 count = (cols + 255) / 256;
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -24,6 +24,10 @@ DEVICE void put_factor(RowNorm& norm, u32 cols, float eps) {
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++) sums[i % 4] += some[i];
     }
-    float factor = inverse_root(((sums[0] + sums[1]) + (sums[2] + sums[3])) * reciprocal((float)cols) + eps);
+    return inverse_root(((sums[0] + sums[1]) + (sums[2] + sums[3])) * reciprocal((float)cols) + eps);
+}
+// By one warp.
+DEVICE void put_factor(RowNorm& norm, u32 cols, float eps) {
+    float factor = factor_of(norm, cols, eps);
     if (lane_index() == 0) norm.factor = factor;
 }

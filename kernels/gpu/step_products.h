@@ -9,7 +9,7 @@
 // 16 rows of a matrix by 256 inputs or, at their end and of large types, less. Words: the address's low half; its high half, and from bit 16 on the
 // sixteenths of the bytes; tiles, and from bit 16 on the first of them among its rows'; the sums' slot, and from bit 16 on the type
 // and what else is so:
-constexpr u32 BEGINS_SLICE = 1 << 28, ENDS_SLICE = 1 << 29, ENDS_ROUND = 1u << 31;
+constexpr u32 BEGINS_SLICE = 1 << 28, ENDS_SLICE = 1 << 29, IS_TAIL = 1 << 30, ENDS_ROUND = 1u << 31;
 // Behind a list's end, where a launch is for one token. Else there is as much of it anew as is asked for ahead.
 constexpr u32 NO_PIECE = 0xffffffffu;
 constexpr u32 LIST_TAIL = 2 * STAGES;
@@ -58,6 +58,14 @@ DEVICE void bring(const Context& step, const Vec4u& piece, u32 which, PieceRing&
     ring.copy_once(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
     ring.ends(slot);
 }
+// Fills the present stage anew, whose piece the warp has read, and goes on to its next one.
+DEVICE void fill_anew(const Context& step, PieceRing& ring, const Stages& stages, u32& which) {
+    Vec4u next = stages.next[ring.slot];
+    ring.has_read();
+    bring(step, next, which + STAGES, ring, stages);
+    ring.skip(BLOCK_WARPS);
+    which += BLOCK_WARPS;
+}
 // Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
 // only the parity of what has come.
 DEVICE Vec4u wait_for(u32 which, PieceRing& ring, const Stages& stages) {
@@ -73,7 +81,7 @@ DEVICE Vec4u wait_for(u32 which, PieceRing& ring, const Stages& stages) {
 
 struct MultiplyPiece {
     template <u32 T> static DEVICE_MEMBER void of(const Vec4u& piece, const u8* tiles, const Activations& x, Sums& sums) {
-        Columns columns = {form_of<T>(x) + (piece.z >> 16) * form_bytes(T), 0, 1};
+        Columns columns = {form_of<T>(x) + (piece.z >> 16) * form_bytes(T), 0, 1, piece.w & IS_TAIL};
         u32 count = tiles_of(piece);
         if constexpr (T == BF16) {
             constexpr u32 BYTES = tile_bytes(T);
@@ -134,37 +142,59 @@ DEVICE void put_row(const Context& step, const Product& product, const Activatio
     }
 #endif
     RowOf gamma = {product.gamma, cols, true};
-    float v[OWN], weights[OWN];
+    float v[OWN], weights[OWN], squares = 0.0f;
     if (product.gamma) load_block(gamma, warp, weights);
+    u32 block = warp;
 #pragma unroll 1
-    for (u32 block = warp; block < blocks; block += BLOCK_WARPS) {
+    for (; block < blocks; block += BLOCK_WARPS) {
         take_block(step.waiting, from, block, cols, v);
         if (product.gamma) {
-            if (block != warp) load_block(gamma, block, weights);
-            put_squares(room.norm, block, v);
+            if (block != warp) {
+                load_block(gamma, block, weights);
+                put_squares(room.norm, block - BLOCK_WARPS, squares);
+            }
+            squares = squares_of(v);
             scale(v, weights);
         }
         put_forms(to, 0, cols, block, {1, FORM_TERMS, 0}, v);
     }
     sync_threads();
+    // Nobody waits for the last ones before sums meet.
+    if (product.gamma && block != warp) put_squares(room.norm, block - BLOCK_WARPS, squares);
 }
 
+// A slice has a slot, and if there are tails two more: for its last piece, which another warp multiplied, and for the scale that this lacks.
+DEVICE bool has_tails(const Product& product) { return BY_256 && product.tails != 0; }
+DEVICE u32 slots_of_slice(const Product& product) { return has_tails(product) ? 3 : 1; }
 // A matrix's sum for a row, slices in their order.
-DEVICE float sum_of(const float* slots, u32 slices) {
+DEVICE float sum_of(const float* slots, const Product& product) {
+    u32 apart = slots_of_slice(product) * TILE_ROWS;
     float parts[SLICES];
 #pragma unroll
-    for (u32 k = 0; k < SLICES; k++) parts[k] = slices >> k & 1 ? slots[k * TILE_ROWS] : 0.0f;
+    for (u32 k = 0; k < SLICES; k++) parts[k] = product.slices >> k & 1 ? slots[k * apart] : 0.0f;
+    if (has_tails(product)) {
+#pragma unroll
+        for (u32 k = 0; k < SLICES; k++)
+            if (product.tails >> k & 1) parts[k] = fused_multiply_add(slots[k * apart + 2 * TILE_ROWS], slots[k * apart + TILE_ROWS], parts[k]);
+    }
     return add_slices(parts);
 }
 // `factor`: see row_norm.h.
 DEVICE float output_of(const float* slots, const Product& product, float factor, u32 place, u32 r) {
-    constexpr u32 OF_MATRIX = SLICES * TILE_ROWS;
-    auto sum = [&](u32 matrix) { return multiply(factor, sum_of(slots + matrix * OF_MATRIX + r, product.slices)); };
+    u32 of_matrix = slots_of_slice(product) * SLICES * TILE_ROWS;
+    auto sum = [&](u32 matrix) { return multiply(factor, sum_of(slots + matrix * of_matrix + r, product)); };
     return product.gated ? silu(sum(2 * place)) * sum(2 * place + 1) : sum(place);
 }
 
+// Bytes on their way are in the way of the row that all blocks look for. So half of the warps fill the stage of a phase's last piece anew when the
+// next row is there; all of them would then ask for too many bytes at once. What a warp asks for must not be a piece that the next row waits for.
+constexpr u32 FIRST_LATER = STAGES < 2 * BLOCK_WARPS ? 2 * BLOCK_WARPS - STAGES : 0, NUM_LATER = BLOCK_WARPS / 2;
+constexpr bool FILLS_LATER = FIRST_LATER + NUM_LATER <= BLOCK_WARPS;
+DEVICE bool fills_later() { return FILLS_LATER && warp_index() - FIRST_LATER < NUM_LATER; }
+
+// `owes`: the ring's present stage has been read, and is to be filled anew.
 DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which,
-                     const Room& room) {
+                     bool& owes, const Room& room) {
     // Outputs are written by the last threads, each `mine` and those that lie a block's threads further.
     u32 mine = BLOCK_THREADS - 1 - thread_index();
     bool adds = product.add.at != nullptr, has_row = false;
@@ -173,13 +203,6 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         output = 0;
         while (output + 1 < product.num_outputs && sixteen >= product.outputs[output + 1].first_sixteen) output++;
         return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
-    };
-    auto refill = [&] {
-        Vec4u next = stages.next[ring.slot];
-        ring.has_read();
-        bring(step, next, which + STAGES, ring, stages);
-        ring.skip(BLOCK_WARPS);
-        which += BLOCK_WARPS;
     };
     Activations x = forms_of(product, room);
 #pragma unroll 1
@@ -196,24 +219,30 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         }
         Sums sums;
         for (;;) {
-            Vec4u piece = wait_for(which, ring, stages);
-            const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
+            PieceRing next = ring;
+            if (FILLS_LATER && owes) next.skip(BLOCK_WARPS);
+            Vec4u piece = wait_for(FILLS_LATER && owes ? which + BLOCK_WARPS : which, next, stages);
             if (!has_row) put_row(step, product, x, room);
             has_row = true;
+            if (FILLS_LATER && owes) fill_anew(step, ring, stages, which);
+            owes = false;
+            const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
             if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
             if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
             if ((piece.w & ENDS_SLICE) && lane_index() % 4 == 0) {
                 float* slot = room.slots + (piece.w & 0xffff) * TILE_ROWS + lane_index() / 4;
                 slot[0] = sums[0][0];
                 slot[8] = sums[0][2];
+                if (BY_256 && (piece.w & IS_TAIL)) {
+                    float scale = *reinterpret_cast<const float*>(x.by256 + (piece.z >> 16) * BYTES_256 + SCALES_256);
+                    slot[TILE_ROWS] = slot[TILE_ROWS + 8] = scale;
+                }
             }
             if (piece.w & ENDS_ROUND) break;
-            refill();
+            fill_anew(step, ring, stages, which);
         }
-        // Behind the pieces, for all wait for those.
-        if (product.gamma && first == 0 && warp_index() == 0) put_factor(room.norm, product.cols, product.eps);
         sync_threads();
-        float factor = product.gamma ? room.norm.factor : 1.0f;
+        float factor = product.gamma && mine < count * TILE_ROWS ? factor_of(room.norm, product.cols, product.eps) : 1.0f;
 #pragma unroll 1
         for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
             if (at != mine) row = place_of(first * TILE_ROWS + at, output);
@@ -226,8 +255,10 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             put(product.outputs[output].to, row, value, step.waiting.epoch + number);
         }
         // Asking for bytes takes thousands of cycles where many are on their way, and others wait for the sums.
-        refill();
+        bool is_last = first + product.round >= share.count;
+        owes = is_last && fills_later();
+        if (!owes) fill_anew(step, ring, stages, which);
         // The next sums take their place.
-        if (first + product.round < share.count) sync_threads();
+        if (!is_last) sync_threads();
     }
 }

@@ -51,10 +51,9 @@ DEVICE bool begin_token(const StepArgs& args, const Waiting& token, u8* work) {
         // Where the last token ended.
         bool begins = is_first || reinterpret_cast<const u64*>(work)[IS_ASKED] != 0;
         if (begins) take_token(args, reinterpret_cast<u32*>(work));
-        if (thread_index() == 0) {
-            if (begins) store_release_far(&args.mail->taken, number);
-            store_release(args.said, begins ? number : number - 1);
-        }
+        if (thread_index() == 0) store_release(args.said, begins ? number : number - 1);
+        // The host hears of it by a thread that has no row to look for: that takes long.
+        if (begins && thread_index() == BLOCK_THREADS - 1) store_release_far(&args.mail->taken, number);
         return begins;
     }
     if (thread_index() == 0) {

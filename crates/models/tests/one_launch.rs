@@ -123,41 +123,55 @@ fn one_launch_has_the_bits_of_many_in_dense_models() {
     check(&DENSE);
 }
 
-/// So many splits that whoever puts them together takes them in several goes, keys are scored by wide tiles, and groups have several splits. The
-/// prompt is the CPU's work, whose state goes to the GPU as it is.
-#[test]
-fn a_row_that_sees_many_splits_has_the_bits_of_many_launches() {
-    const LENGTH: usize = 17_000;
-    let (name, kv_type) = DENSE[2];
+/// A file of the data with other sizes, and feed-forward parts that are `times` as wide, of the same weights again and again.
+fn remade(name: &str, sizes: &[(&str, u32)], times: usize) -> GgufFile {
     let file = GgufFile::open(data().join(name)).unwrap();
-    let mut longer = GgufWriter::new();
+    let mut other = GgufWriter::new();
     for (key, value) in file.metadata().iter() {
-        longer.set(key, value.clone());
+        other.set(key, value.clone());
     }
-    longer.set("llama.context_length", Value::U32(1 << 15));
+    for (key, size) in sizes {
+        other.set(*key, Value::U32(*size));
+    }
     for tensor in file.tensors() {
-        longer
-            .add_tensor(tensor.name, tensor.dtype, tensor.dims, tensor.data)
+        let wide = if tensor.name.contains(".ffn_down.") {
+            Some(0)
+        } else if tensor.name.contains(".ffn_gate.") || tensor.name.contains(".ffn_up.") {
+            Some(1)
+        } else {
+            None
+        };
+        let (mut dims, mut data) = (tensor.dims.to_vec(), tensor.data.to_vec());
+        if let Some(axis) = wide {
+            dims[axis] *= times as u64;
+            data = data.repeat(times);
+        }
+        other
+            .add_tensor(tensor.name, tensor.dtype, &dims, data)
             .unwrap();
     }
-    let file = GgufFile::from_bytes("longer.gguf", longer.to_bytes().unwrap()).unwrap();
+    GgufFile::from_bytes("remade.gguf", other.to_bytes().unwrap()).unwrap()
+}
+
+/// Some steps as one launch each, and operation by operation. What comes before them is the CPU's work, whose state goes to the GPU as it is.
+fn check_after_prompt(file: &GgufFile, kv_type: KvType, (length, rows): (usize, usize)) {
     let options = LoadOptions {
-        max_tokens: LENGTH + STEPS,
+        max_tokens: length + STEPS,
         max_batch_rows: 512,
         kv_type: Some(KvTypes::both(kv_type)),
         ..OPTIONS
     };
-    let open = |device| load(&file, device, options, &mut |_| {}).unwrap();
+    let open = |device| load(file, device, options, &mut |_| {}).unwrap();
     let mut on_cpu = open(open_device(DeviceName::Cpu, 2).unwrap());
     let sequence = on_cpu.create_sequence().unwrap();
-    take_prompt(&mut on_cpu, sequence, LENGTH, 500);
+    take_prompt(&mut on_cpu, sequence, length, rows);
     let prompt = on_cpu.snapshot(sequence).unwrap();
     let steps_of = |path| {
         let device = gpu();
         device.set_decode_path(path);
         let mut model = open(Arc::clone(&device) as _);
         let sequence = model.restore(&prompt).unwrap();
-        let steps = (LENGTH..LENGTH + 4).flat_map(|i| {
+        let steps = (length..length + 4).flat_map(|i| {
             let segment = BatchSegment {
                 logits: LogitsWanted::Last,
                 ..chain(sequence, &[token(i)])
@@ -172,6 +186,22 @@ fn a_row_that_sees_many_splits_has_the_bits_of_many_launches() {
     let (got, some) = steps_of(DecodePath::Megakernel);
     assert!(none == 0 && some > 0, "{some} steps were one launch");
     assert!(got == expected, "logits differ");
+}
+
+/// So many splits that whoever puts them together takes them in several goes, keys are scored by wide tiles, and groups have several splits.
+#[test]
+fn a_row_that_sees_many_splits_has_the_bits_of_many_launches() {
+    let (name, kv_type) = DENSE[2];
+    let longer = remade(name, &[("llama.context_length", 1 << 15)], 1);
+    check_after_prompt(&longer, kv_type, (17_000, 500));
+}
+
+/// A feed-forward part of ten times 256 inputs: of two slices the last piece is another warp's than the first.
+#[test]
+fn slices_of_two_warps_have_the_bits_of_many_launches() {
+    let (name, kv_type) = HYBRID[2];
+    let wider = remade(name, &[("qwen35.feed_forward_length", 2560)], 10);
+    check_after_prompt(&wider, kv_type, (20, 20));
 }
 
 /// A launch goes on with the next token where that is asked for in time, and ends where it is not, or where something else is.

@@ -43,6 +43,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("rotation.h", include_str!("../../gpu/rotation.h")),
     ("grouped.h", include_str!("../../gpu/grouped.h")),
     ("mma.h", include_str!("../../gpu/mma.h")),
+    ("columns.h", include_str!("../../gpu/columns.h")),
     ("cluster.h", include_str!("../../gpu/cluster.h")),
     ("ring.h", include_str!("../../gpu/ring.h")),
     ("heads.h", include_str!("../../gpu/heads.h")),

@@ -53,6 +53,8 @@ pub(super) struct Product {
     pub forms: u32,
     pub round: u32,
     pub slices: u32,
+    pub tails: u32,
+    pub unused: u32,
     pub outputs: [Output; MOST_OUTPUTS],
 }
 

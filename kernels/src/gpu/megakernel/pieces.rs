@@ -1,5 +1,7 @@
 //! How a step's products are shared among blocks and warps; it changes no result.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, Zeroable};
 use tensor::DType;
 
@@ -56,6 +58,7 @@ impl Piece {
     };
     const BEGINS_SLICE: u32 = 1 << 28;
     const ENDS_SLICE: u32 = 1 << 29;
+    const IS_TAIL: u32 = 1 << 30;
     const ENDS_ROUND: u32 = 1 << 31;
 }
 
@@ -92,6 +95,31 @@ fn slice_start(slice: usize, weights: &Weights) -> usize {
 pub(super) fn slices_of(cols: usize) -> u32 {
     let has_inputs = |k| first_block(k, cols) < first_block(k + 1, cols);
     (0..SLICES).map(|k| u32::from(has_inputs(k)) << k).sum()
+}
+
+/// A bit for each slice of a product's inputs whose last piece is another warp's. That is so where slices have one or two pieces, of types whose
+/// products with 256 inputs go on top of a slice's sum by one operation: no warp then has two pieces while others have none.
+fn tails_of(jobs: &[Job]) -> u32 {
+    let mut all = jobs.iter().flat_map(|job| &job.matrices);
+    let blocks = |cols: usize, k| first_block(k + 1, cols) - first_block(k, cols);
+    let has_tails = |weights: &Weights| {
+        Form::of(weights.dtype) == Form::By256
+            && (0..SLICES).all(|k| (1..=2).contains(&blocks(weights.cols, k)))
+    };
+    match jobs.first() {
+        Some(job) if all.all(has_tails) => {
+            let cols = job.matrices[0].cols;
+            (0..SLICES)
+                .map(|k| u32::from(blocks(cols, k) == 2) << k)
+                .sum()
+        }
+        _ => 0,
+    }
+}
+
+/// Slots of a slice: see gpu/step_products.h.
+fn slots_of_slice(tails: u32) -> usize {
+    if tails == 0 { 1 } else { 3 }
 }
 
 /// Tiles of a piece at most.
@@ -154,12 +182,14 @@ impl Plan {
         self.shares.push(shares);
     }
 
-    /// A product's phase. Returns how many sixteens' sums wait for each other at a time.
-    pub fn add(&mut self, jobs: &[Job]) -> usize {
+    /// A product's phase. Returns how many sixteens' sums wait for each other at a time, and a bit for each slice whose last piece is another warp's.
+    pub fn add(&mut self, jobs: &[Job]) -> (usize, u32) {
         let sixteens = |job: &Job| job.matrices[0].rows.div_ceil(TILE_ROWS);
         let all: usize = jobs.iter().map(sixteens).sum();
         let matrices = jobs.first().map_or(1, |job| job.matrices.len());
-        let round = (SLOTS * self.warps / (matrices * SLICES)).max(1);
+        let tails = tails_of(jobs);
+        let of_sixteen = matrices * SLICES * slots_of_slice(tails);
+        let round = (SLOTS * self.warps / of_sixteen).max(1);
         let weights = jobs.iter().flat_map(|job| &job.matrices);
         let sizes = weights.map(|weights| (weights.dtype, weights.rows, weights.cols));
         self.matrices.extend(sizes);
@@ -174,17 +204,18 @@ impl Plan {
                 count: count as u32,
             };
             for from in (first..first + count).step_by(round) {
-                self.add_round(block, jobs, from..(from + round).min(first + count));
+                let sixteens = from..(from + round).min(first + count);
+                self.add_round(block, jobs, sixteens, tails);
             }
             first += count;
         }
         self.next_block = (self.next_block + more) % self.blocks;
         self.last_sixteens = all;
         self.shares.push(shares);
-        round
+        (round, tails)
     }
 
-    fn add_round(&mut self, block: usize, jobs: &[Job], sixteens: std::ops::Range<usize>) {
+    fn add_round(&mut self, block: usize, jobs: &[Job], sixteens: Range<usize>, tails: u32) {
         let mut of_warps = vec![Vec::new(); self.warps];
         let begin = sixteens.start;
         let mut warp = self.next_warp[block];
@@ -198,7 +229,9 @@ impl Plan {
                 let tiles = weights.cols.div_ceil(Form::of(weights.dtype).cols());
                 for slice in 0..SLICES {
                     let (from, to) = (slice_start(slice, weights), slice_start(slice + 1, weights));
-                    let slot = ((sixteen - begin) * job.matrices.len() + m) * SLICES + slice;
+                    let of_matrix = ((sixteen - begin) * job.matrices.len() + m) * SLICES;
+                    let slot = (of_matrix + slice) * slots_of_slice(tails);
+                    let has_tail = tails >> slice & 1 == 1;
                     for first in (from..to).step_by(piece_tiles(weights.dtype)) {
                         let end = to.min(first + piece_tiles(weights.dtype));
                         let tile = (sixteen - job.first_sixteen) * tiles + first;
@@ -209,6 +242,13 @@ impl Plan {
                         }
                         if end == to {
                             place |= Piece::ENDS_SLICE;
+                        }
+                        if has_tail {
+                            place |= Piece::BEGINS_SLICE | Piece::ENDS_SLICE;
+                        }
+                        if has_tail && first > from {
+                            place = (place + 1) | Piece::IS_TAIL;
+                            warp += 1;
                         }
                         of_warps[warp % self.warps].push(Piece {
                             address: weights.at.add(tile * bytes).0 | sixteenths << 48,
@@ -264,34 +304,43 @@ mod tests {
 
     use super::*;
 
-    fn job(first_sixteen: usize, at: u64, rows: usize, cols: usize, matrices: usize) -> Job {
-        let weights = |m: usize| Weights {
+    const GATED: [DType; 2] = [DType::BF16, DType::Q4K];
+    const PLAIN: [DType; 1] = [DType::BF16];
+
+    fn job(first_sixteen: usize, at: u64, rows: usize, cols: usize, dtypes: &[DType]) -> Job {
+        let weights = |(m, &dtype)| Weights {
             at: DevicePtr(at + ((m as u64) << 32)),
-            dtype: [DType::BF16, DType::Q4K][m],
+            dtype,
             rows,
             cols,
         };
         Job {
-            matrices: (0..matrices).map(weights).collect(),
+            matrices: (0..).zip(dtypes).map(weights).collect(),
             first_sixteen,
         }
     }
 
-    /// Each tile of each matrix, once; slices whole, in order, by one warp, in a slot of the round that no other has.
+    /// Each tile of each matrix, once; slices whole, in order, by one warp, in a slot of the round that no other has; or the last tile by another
+    /// warp, in the slot behind that.
     #[test]
     fn every_tile_is_one_warps_and_every_slot_one_slices() {
         for (blocks, warps) in [(1, 8), (3, 16), (132, 16)] {
             let mut plan = Plan::new(blocks, warps);
             let products = [
                 vec![
-                    job(0, 1 << 34, 6144, 1024, 1),
-                    job(384, 2 << 34, 20, 1024, 1),
+                    job(0, 1 << 34, 6144, 1024, &PLAIN),
+                    job(384, 2 << 34, 20, 1024, &PLAIN),
                 ],
-                vec![job(0, 3 << 34, 1024, 2048, 1)],
-                vec![job(0, 4 << 34, 3584, 1024, 2)],
-                vec![job(0, 6 << 34, 70, 3584, 1)],
+                vec![job(0, 3 << 34, 1024, 2048, &PLAIN)],
+                vec![job(0, 4 << 34, 3584, 1024, &GATED)],
+                vec![job(0, 6 << 34, 70, 3584, &PLAIN)],
+                vec![job(0, 7 << 34, 1024, 3584, &[DType::Q6K])],
+                vec![job(0, 8 << 34, 300, 2304, &[DType::Q4K, DType::Q5K])],
             ];
-            let rounds: Vec<usize> = products.iter().map(|jobs| plan.add(jobs)).collect();
+            let added = products.iter().map(|jobs| plan.add(jobs));
+            let (rounds, tails): (Vec<usize>, Vec<u32>) = added.unzip();
+            // Of 14 times 256 inputs six slices have two; of 9 the last one.
+            assert_eq!(tails, [0, 0, 0, 0, 0b1110_1110, 0b1000_0000]);
             let shares = plan.shares();
             let mut tiles = HashSet::new();
             for block in 0..blocks {
@@ -332,10 +381,18 @@ mod tests {
                             }
                         }
                         assert!(ends.iter().all(Option::is_none), "a slice without an end");
-                        let bits = slots.iter().map(|slot| 1 << (*slot as usize % SLICES));
-                        let slices = bits.fold(0, |all, bit| all | bit);
+                        let width = slots_of_slice(tails[product]);
+                        let bits_of = |place| {
+                            let slots = slots.iter().map(|slot| *slot as usize);
+                            let slices = slots.filter(|slot| slot % width == place);
+                            slices.fold(0, |all, slot| all | 1 << (slot / width % SLICES))
+                        };
                         let cols = products[product][0].matrices[0].cols;
-                        assert_eq!(slices, slices_of(cols), "{cols} inputs");
+                        assert_eq!(bits_of(0), slices_of(cols), "{cols} inputs");
+                        if width > 1 {
+                            assert_eq!(bits_of(1), tails[product], "{cols} inputs");
+                            assert_eq!(bits_of(2), 0, "scales' places");
+                        }
                     }
                 }
                 assert!(rows.next().is_none() && rows.remainder().is_empty());
@@ -352,10 +409,10 @@ mod tests {
     fn idle_blocks_are_the_next_products() {
         let mut plan = Plan::new(132, 16);
         assert_eq!(plan.idle_blocks(500), (0, 132));
-        plan.add(&[job(0, 1 << 34, 1024, 3584, 1)]);
+        plan.add(&[job(0, 1 << 34, 1024, 3584, &PLAIN)]);
         assert_eq!(plan.idle_blocks(500), (64, 68));
         assert_eq!(plan.idle_blocks(20), (64, 20));
-        plan.add(&[job(0, 2 << 34, 6144, 1024, 1)]);
+        plan.add(&[job(0, 2 << 34, 6144, 1024, &PLAIN)]);
         assert_eq!(plan.idle_blocks(500), (52, 132));
     }
 }

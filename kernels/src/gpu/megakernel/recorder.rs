@@ -133,7 +133,13 @@ impl Recorder {
                 product.outputs[output].to.plain = *buffer;
             }
         }
-        let phases = std::mem::take(&mut self.phases);
+        let mut phases = std::mem::take(&mut self.phases);
+        // And nothing in the launch comes after the last phase.
+        if let Some(Phase::Product(product)) = phases.last_mut() {
+            for output in &mut product.outputs {
+                output.to.words = DevicePtr::NULL;
+            }
+        }
         let mut memory: Vec<_> = self.words.drain().map(|(_, memory)| memory).collect();
         if let Some(splits) = &mut self.splits {
             memory.append(&mut splits.memory);
@@ -323,7 +329,9 @@ impl Recorder {
             });
         }
         product.slices = slices_of(cols);
-        product.round = self.plan.add(&jobs) as u32;
+        let (round, tails) = self.plan.add(&jobs);
+        product.round = round as u32;
+        product.tails = tails;
         self.phases.push(Phase::Product(product));
         Ok(())
     }

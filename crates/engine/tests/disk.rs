@@ -79,7 +79,7 @@ async fn conversations_go_on_from_files_after_restarts_as_if_computed_anew() {
         assert!(stats.hits > 0 || slots == 64, "{stats:?}");
         hits += stats.hits;
     }
-    assert!(hits > 200, "{hits}");
+    assert!(hits > 100, "{hits}");
 }
 
 #[tokio::test]

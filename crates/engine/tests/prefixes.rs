@@ -156,12 +156,15 @@ async fn an_answer_given_up_is_gone_on_from_and_no_request_waits_for_what_is_kep
     };
     let stand = tiny(config, Some(8));
     let prompt = Rng(1).text(400);
+    // Seven steps of its prompt, two more of its answer.
+    stand.gate.pass(9);
     let mut stream = stand.handle.generate(request(&prompt, 100)).unwrap();
     expect_start(&mut stream).await;
     for _ in 0..3 {
         next_token(&mut stream).await;
     }
     drop(stream);
+    stand.gate.open();
     stand
         .until("what is given up is kept", |s| s.cancelled_requests == 1)
         .await;

@@ -94,7 +94,7 @@ struct Feed {
         bool is_begun = unit.number == block_x() && matrix == unit.matrix;
         if (is_begun) {
             // Weights are nobody's result: they are on their way before the activations are there. No more of them than a stage, since the first
-            // columns queue behind them (docs/performance.md, "Steps of trees").
+            // columns queue behind them (docs/tuning.md, "Steps of trees").
             begin(ring.slot, smaller(S::STEP, range.to - range.from));
             wait_for_inputs();
         }

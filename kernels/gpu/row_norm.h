@@ -5,7 +5,7 @@
 
 // Of a row, in shared memory: sums of squares, one for each 256 inputs, and the factor. With a word more they are 1024 bytes, so that what a
 // kernel has behind them begins where a line of 128 bytes does: copies to it take longer
-// otherwise (docs/performance.md, "Steps of trees").
+// otherwise (docs/tuning.md, "Steps of trees").
 constexpr u32 MOST_SQUARES = 254;
 struct RowNorm {
     float squares[MOST_SQUARES], factor;

@@ -137,7 +137,7 @@ impl fmt::Display for Wide {
 
 impl Wide {
     /// Whether rows that are few enough for gpu/matmul.cu are better off here: quants with more than a column tile of them, which do not stay
-    /// in L1. An H200 with 16 rows (docs/performance.md, "Products").
+    /// in L1. An H200 with 16 rows (docs/tuning.md, "Products").
     pub(super) fn is_faster(work: &Work<'_>, facts: &DeviceFacts) -> bool {
         Self::are_fed(facts)
             && work.num_rows > COLUMNS

@@ -40,7 +40,7 @@ const CLUSTER_TILE: usize = 20;
 /// and 4 % slower than those with 16 and 23 (one H100, 2026-11-26, `product_shapes -- 16,23,32,64 "5120 gate and up"`).
 const LEFT_CLOCKS: usize = 600;
 /// Of quants with a scale for 256 inputs, by warps on their own and in groups, as fitted to the matrices of a 27B in Q4_K_M with 23 to 512
-/// rows on an H200: the shapes that are chosen so take 0.1 to 1.3 % more than the best ones (docs/performance.md, "Products").
+/// rows on an H200: the shapes that are chosen so take 0.1 to 1.3 % more than the best ones (docs/tuning.md, "Products").
 const QUANTS: Fed = Fed {
     step: 30,
     warp: 51,
@@ -72,7 +72,7 @@ const QUANTS_BY_32: Fed = Fed {
     ..QUANTS
 };
 /// The same of floats; tiles count for each product of a term of the weights and one of the activations. With these, but for sums of splits, the
-/// chosen shapes take 3 % more than the best ones over the matrices of a 0.8B in BF16 (the mean of logarithms; docs/performance.md, "Floats of
+/// chosen shapes take 3 % more than the best ones over the matrices of a 0.8B in BF16 (the mean of logarithms; docs/tuning.md, "Floats of
 /// 16 bits").
 const FLOATS: Fed = Fed {
     step: 2100,

@@ -203,7 +203,7 @@ impl Wide {
         });
         let choices =
             choices.filter(move |(.., (_, meeting))| can_mix || *meeting != Meeting::OfRest);
-        // Where sums meet in memory, with 8 of the rest that takes longer than is won (docs/performance.md, "Steps of trees").
+        // Where sums meet in memory, with 8 of the rest that takes longer than is won (docs/tuning.md, "Steps of trees").
         let can_have_8 = work.matrices == 2;
         let choices =
             choices.filter(move |(.., splits)| can_have_8 || *splits != (8, Meeting::OfRest));

@@ -45,6 +45,14 @@ struct Newest {
     output: Option<(usize, usize)>,
 }
 
+/// Memory of a row's words.
+#[derive(Debug)]
+struct Words {
+    memory: DeviceMemory,
+    /// Phases that write it.
+    writers: usize,
+}
+
 /// The phases of a step so far.
 #[derive(Debug)]
 pub(in crate::gpu) struct Recorder {
@@ -55,7 +63,7 @@ pub(in crate::gpu) struct Recorder {
     pub(super) plan: Plan,
     newest: HashMap<DevicePtr, Newest>,
     /// Words of rows by buffer, length and turn.
-    words: HashMap<(DevicePtr, usize, bool), DeviceMemory>,
+    words: HashMap<(DevicePtr, usize, bool), Words>,
     history: Option<History>,
     /// Types of all matrices: a bit mask.
     pub types: u32,
@@ -134,13 +142,15 @@ impl Recorder {
             }
         }
         let mut phases = std::mem::take(&mut self.phases);
-        // And nothing in the launch comes after the last phase.
+        // And nothing in the launch comes after the last phase: logits are the longest row, and need no words.
         if let Some(Phase::Product(product)) = phases.last_mut() {
             for output in &mut product.outputs {
-                output.to.words = DevicePtr::NULL;
+                let unread = std::mem::replace(&mut output.to.words, DevicePtr::NULL);
+                self.words
+                    .retain(|_, words| words.memory.ptr() != unread || words.writers > 1);
             }
         }
-        let mut memory: Vec<_> = self.words.drain().map(|(_, memory)| memory).collect();
+        let mut memory: Vec<_> = self.words.drain().map(|(_, words)| words.memory).collect();
         if let Some(splits) = &mut self.splits {
             memory.append(&mut splits.memory);
         }
@@ -185,11 +195,13 @@ impl Recorder {
         let is_second = self.newest.get(&at).is_some_and(|newest| !newest.is_second);
         let words = match self.words.entry((at, len, is_second)) {
             Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(none) => {
-                none.insert(DeviceMemory::zeros(&self.driver, words_bytes(len))?)
-            }
+            Entry::Vacant(none) => none.insert(Words {
+                memory: DeviceMemory::zeros(&self.driver, words_bytes(len))?,
+                writers: 0,
+            }),
         };
-        let words = words.ptr();
+        words.writers += 1;
+        let words = words.memory.ptr();
         let number = self.number();
         let newest = Newest {
             source: Source { at: words, number },

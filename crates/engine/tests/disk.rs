@@ -79,6 +79,7 @@ async fn conversations_go_on_from_files_after_restarts_as_if_computed_anew() {
         assert!(stats.hits > 0 || slots == 64, "{stats:?}");
         hits += stats.hits;
     }
+    // Some 310 where nothing is held up. What is found in memory in place of files is a matter of which ones are under way at a time.
     assert!(hits > 100, "{hits}");
 }
 

@@ -25,6 +25,7 @@ mod matrix;
 mod megakernel;
 mod memory;
 mod modules;
+mod notes;
 mod nvrtc;
 mod one_row;
 mod places;

@@ -8,7 +8,6 @@ mod report;
 mod sharing;
 mod staging;
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,6 +21,7 @@ use crate::gpu::cuda::context::Context;
 use crate::gpu::cuda::sharing::OpenedMemory;
 use crate::gpu::cuda::staging::Staging;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
+use crate::gpu::notes::Notes;
 use crate::gpu::nvrtc::Nvrtc;
 
 pub use report::{CudaDevice, CudaReport};
@@ -37,33 +37,17 @@ pub(crate) struct Cuda {
     stream: CUstream,
     /// What the compiler is, or why there is none; looked for when first needed.
     nvrtc: OnceLock<Result<Nvrtc, String>>,
-    /// The first call that failed of those that have no way to say so.
-    fault: OnceLock<String>,
     budget: Budget,
-    is_recording: AtomicBool,
     /// Whether the last thing in the stream is a kernel: only then may the next one begin before it has ended. Kernels read
     /// tables before they wait for anything, and those come by copies.
     follows_kernel: AtomicBool,
     /// Told to have the next kernel wait until the last one has ended ([`Driver::settle`]).
     is_settled: AtomicBool,
-    state: Mutex<State>,
+    notes: Notes,
+    staging: Mutex<Staging>,
+    opened: Mutex<OpenedMemory>,
     // After the rest, which lives in it.
     context: Context,
-}
-
-#[derive(Debug)]
-struct State {
-    staging: Staging,
-    /// Begin and end of pinned host memory.
-    pinned: Vec<(u64, u64)>,
-    opened: OpenedMemory,
-    /// What cannot be recorded and was asked for all the same.
-    not_recordable: Option<&'static str>,
-    /// Memory given back during a recording.
-    to_free: Vec<DevicePtr>,
-    modules: Vec<Module>,
-    /// For messages.
-    kernel_names: HashMap<u64, String>,
 }
 
 // SAFETY: handles of the driver, which any thread may use once it has entered the context, as each call does.
@@ -87,42 +71,32 @@ impl Cuda {
             ..facts
         };
         let stream = context.stream()?;
-        let state = Mutex::new(State {
-            staging: Staging::new(&context)?,
-            pinned: Vec::new(),
-            opened: OpenedMemory::default(),
-            not_recordable: None,
-            to_free: Vec::new(),
-            modules: Vec::new(),
-            kernel_names: HashMap::new(),
-        });
         Ok(Self {
             facts,
             overlaps_kernels: facts::overlaps_kernels(device)?,
             stream,
             nvrtc: OnceLock::new(),
-            fault: OnceLock::new(),
             budget: Budget::default(),
-            is_recording: AtomicBool::new(false),
             follows_kernel: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
-            state,
+            notes: Notes::default(),
+            staging: Mutex::new(Staging::new(&context)?),
+            opened: Mutex::default(),
             context,
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn staging(&self) -> MutexGuard<'_, Staging> {
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, OpenedMemory> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something else than a kernel goes to the stream.
     fn put_no_kernel(&self) {
         self.follows_kernel.store(false, Ordering::Relaxed);
-    }
-
-    fn is_recording(&self) -> bool {
-        // One thread drives the device; the flag is its own note.
-        self.is_recording.load(Ordering::Relaxed)
     }
 
     fn nvrtc(&self) -> Result<&Nvrtc, DeviceError> {
@@ -132,22 +106,9 @@ impl Cuda {
         nvrtc.as_ref().map_err(refused)
     }
 
-    /// Keeps what went wrong in a call that cannot say so. The first counts: what follows from it would only hide it.
-    fn note(&self, result: Result<(), DeviceError>) {
-        if let Err(error) = result {
-            self.fault.get_or_init(|| error.to_string());
-        }
-    }
-
     /// Whether calls still make sense, with the context entered.
     fn is_usable(&self) -> bool {
-        if self.fault.get().is_some() {
-            return false;
-        }
-        let entered = self.context.enter();
-        let is_entered = entered.is_ok();
-        self.note(entered);
-        is_entered
+        self.notes.is_usable(|| self.context.enter())
     }
 
     /// # Safety
@@ -187,26 +148,15 @@ impl Cuda {
         if is_ok(result) {
             return Ok(());
         }
-        let state = self.state();
-        let name = state.kernel_names.get(&function.0);
-        let name = name.map_or("?", String::as_str);
+        let name = self.notes.name_of(function);
         let call = format!("cuLaunchKernel of {name} ({launch:?})");
         Err(refused(words(&call, result)))
     }
 
     fn check(&self, call: &str, result: CUresult) {
         if !is_ok(result) {
-            self.note(check(call, result));
+            self.notes.note(check(call, result));
         }
-    }
-}
-
-impl State {
-    /// Whether a range of host memory came from `allocate_pinned`.
-    fn is_pinned(&self, at: *const u8, bytes: usize) -> bool {
-        let (begin, end) = (at as u64, at as u64 + bytes as u64);
-        let mut ranges = self.pinned.iter();
-        ranges.any(|&(first, last)| first <= begin && end <= last)
     }
 }
 
@@ -241,8 +191,7 @@ impl Driver for Cuda {
     }
 
     unsafe fn free(&self, ptr: DevicePtr) {
-        if self.is_recording() {
-            self.state().to_free.push(ptr);
+        if self.notes.puts_off(ptr) {
             return;
         }
         if self.context.enter().is_ok() {
@@ -254,16 +203,12 @@ impl Driver for Cuda {
 
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError> {
         let at = self.context.pinned(bytes)?;
-        self.state()
-            .pinned
-            .push((at as u64, at as u64 + bytes as u64));
+        self.notes.pin(at, bytes);
         Ok(at)
     }
 
     unsafe fn free_pinned(&self, ptr: *mut u8) {
-        self.state()
-            .pinned
-            .retain(|&(begin, _)| begin != ptr as u64);
+        self.notes.unpin(ptr);
         if self.context.enter().is_ok() {
             // SAFETY: from `allocate_pinned`; the caller's word. An error would have nobody to go to.
             let _ = unsafe { sys::cuMemFreeHost(ptr.cast()) };
@@ -275,28 +220,26 @@ impl Driver for Cuda {
             return;
         }
         self.put_no_kernel();
-        let mut state = self.state();
-        if state.is_pinned(from, bytes) {
+        if self.notes.is_pinned(from, bytes) {
             // SAFETY: the caller's word.
             let result =
                 unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from.cast(), bytes, self.stream) };
             self.check("cuMemcpyHtoDAsync", result);
-        } else if self.is_recording() {
-            state.not_recordable = Some("a copy from host memory that is not pinned");
-        } else {
+        } else if !self
+            .notes
+            .spoils("a copy from host memory that is not pinned")
+        {
             // SAFETY: the caller's word; the context is entered.
-            self.note(unsafe { state.staging.write(self.stream, to.0, from, bytes) });
+            self.notes
+                .note(unsafe { self.staging().write(self.stream, to.0, from, bytes) });
         }
     }
 
     unsafe fn copy_to_host(&self, to: *mut u8, from: DevicePtr, bytes: usize) {
-        if bytes == 0 || !self.is_usable() {
+        if bytes == 0 || !self.is_usable() || self.notes.spoils("a copy to the host") {
             return;
         }
-        let mut state = self.state();
-        if self.is_recording() {
-            state.not_recordable = Some("a copy to the host");
-        } else if state.is_pinned(to, bytes) {
+        if self.notes.is_pinned(to, bytes) {
             // SAFETY: the caller's word.
             let result =
                 unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.0, bytes, self.stream) };
@@ -306,7 +249,8 @@ impl Driver for Cuda {
             self.check("a copy (cuStreamSynchronize)", result);
         } else {
             // SAFETY: the caller's word; the context is entered.
-            self.note(unsafe { state.staging.read(self.stream, to, from.0, bytes) });
+            self.notes
+                .note(unsafe { self.staging().read(self.stream, to, from.0, bytes) });
         }
     }
 
@@ -329,14 +273,25 @@ impl Driver for Cuda {
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        if self.is_recording() {
-            self.state().not_recordable = Some("waiting for the device");
-        } else if self.is_usable() {
+        if !self.notes.spoils("waiting for the device") && self.is_usable() {
             // SAFETY: a stream of ours.
             let result = unsafe { sys::cuStreamSynchronize(self.stream) };
             self.check("waiting for kernels (cuStreamSynchronize)", result);
         }
-        self.fault.get().map_or(Ok(()), |what| Err(refused(what)))
+        self.notes.check()
+    }
+
+    fn is_idle(&self) -> Result<bool, DeviceError> {
+        let mut is_idle = true;
+        if self.is_usable() {
+            // SAFETY: a stream of ours.
+            let result = unsafe { sys::cuStreamQuery(self.stream) };
+            is_idle = result as u32 != CUresult::CUDA_ERROR_NOT_READY as u32;
+            if is_idle {
+                self.check("kernels (cuStreamQuery)", result);
+            }
+        }
+        self.notes.check().map(|()| is_idle)
     }
 
     fn compiler(&self) -> Result<String, DeviceError> {
@@ -371,7 +326,7 @@ impl Driver for Cuda {
             )));
         }
         let module = Module(module as u64);
-        self.state().modules.push(module);
+        self.notes.add_module(module);
         Ok(module)
     }
 
@@ -404,9 +359,10 @@ impl Driver for Cuda {
             let result = unsafe { sys::cuFuncSetAttribute(function, share, 100) };
             check(&about("its share of L1 (cuFuncSetAttribute)"), result)?;
         }
-        let names = &mut self.state().kernel_names;
-        names.insert(function as u64, name.to_string_lossy().into_owned());
-        Ok(Function(function as u64))
+        let function = Function(function as u64);
+        self.notes
+            .name(function, name.to_string_lossy().into_owned());
+        Ok(function)
     }
 
     unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void, _: usize) {
@@ -427,7 +383,7 @@ impl Driver for Cuda {
         // SAFETY: the caller's word.
         let result =
             unsafe { self.launch_with(function, launch, args, overlaps.then_some(overlap)) };
-        self.note(result);
+        self.notes.note(result);
     }
 
     unsafe fn launch_together(
@@ -469,7 +425,9 @@ impl Driver for Cuda {
         // SAFETY: a stream of ours.
         let result = unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) };
         self.check("cuStreamBeginCapture", result);
-        self.is_recording.store(is_ok(result), Ordering::Relaxed);
+        if is_ok(result) {
+            self.notes.begin_recording();
+        }
         is_ok(result)
     }
 
@@ -480,21 +438,13 @@ impl Driver for Cuda {
         let ended = check("cuStreamEndCapture", unsafe {
             sys::cuStreamEndCapture(self.stream, &mut graph)
         });
-        self.is_recording.store(false, Ordering::Relaxed);
-        let mut state = self.state();
-        let to_free = std::mem::take(&mut state.to_free);
-        let refusal = state.not_recordable.take();
-        drop(state);
+        let (to_free, recorded) = self.notes.end_recording();
         if !to_free.is_empty() {
             // SAFETY: a stream of ours. Its error is told by the next call that can.
             let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
             to_free.into_iter().for_each(free);
         }
-        let recorded = match (refusal, ended) {
-            (Some(what), _) => Err(refused(format_args!("{what} cannot be recorded"))),
-            (None, ended) => ended,
-        };
-        let instantiated = recorded.and_then(|()| {
+        let instantiated = recorded.and(ended).and_then(|()| {
             let mut runnable = std::ptr::null_mut();
             // SAFETY: a place for the answer, and the graph made above.
             check("cuGraphInstantiate", unsafe {
@@ -540,8 +490,7 @@ impl Drop for Cuda {
         }
         // SAFETY: a stream of ours, used by nobody any more. Errors would have nobody to go to.
         let _ = unsafe { sys::cuStreamSynchronize(self.stream) };
-        let modules = std::mem::take(&mut self.state().modules);
-        for module in modules {
+        for module in self.notes.take_modules() {
             // SAFETY: from `load`; nothing runs any more.
             let _ = unsafe { sys::cuModuleUnload(module.0 as sys::CUmodule) };
         }

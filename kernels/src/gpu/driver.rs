@@ -30,7 +30,7 @@ impl DevicePtr {
 pub(crate) struct Module(pub u64);
 
 /// A kernel of a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Function(pub u64);
 
 /// A captured and instantiated graph.
@@ -147,6 +147,9 @@ pub(crate) trait Driver: Sharing + Send + Sync + fmt::Debug {
     /// Waits until everything asked is done. What went wrong in a call that cannot say so, or in a kernel, is told here;
     /// the first such error is the one that is told, from then on.
     fn synchronize(&self) -> Result<(), DeviceError>;
+
+    /// Whether everything asked is done; does not wait. Errors as of `synchronize`. Not for recordings.
+    fn is_idle(&self) -> Result<bool, DeviceError>;
 
     /// Name, version and options of the compiler, part of a compiled module's identity.
     ///

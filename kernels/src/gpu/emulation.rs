@@ -266,6 +266,10 @@ impl Driver for Emulation {
         Ok(())
     }
 
+    fn is_idle(&self) -> Result<bool, DeviceError> {
+        Ok(true)
+    }
+
     fn compiler(&self) -> Result<String, DeviceError> {
         static IDENTITY: OnceLock<Option<String>> = OnceLock::new();
         let identity = IDENTITY.get_or_init(|| {

@@ -10,19 +10,19 @@ mod hiprtc;
 mod sharing;
 mod staging;
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
 use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
 use crate::gpu::hip::api::{
-    CAPTURE_RELAXED, Direction, Handle, Hip, OUT_OF_MEMORY, STREAM_NON_BLOCKING, SUCCESS, refused,
+    CAPTURE_RELAXED, Direction, Handle, Hip, NOT_READY, OUT_OF_MEMORY, STREAM_NON_BLOCKING,
+    SUCCESS, refused,
 };
 use crate::gpu::hip::hiprtc::Hiprtc;
 use crate::gpu::hip::staging::{Staging, pinned};
+use crate::gpu::notes::Notes;
 
 /// A device, and a stream on it.
 #[derive(Debug)]
@@ -33,25 +33,9 @@ pub(crate) struct HipDriver {
     stream: Handle,
     /// The compiler, or why there is none; looked for when first needed.
     hiprtc: OnceLock<Result<Hiprtc, String>>,
-    /// The first call that failed of those that have no way to say so.
-    fault: OnceLock<String>,
     budget: Budget,
-    is_recording: AtomicBool,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    staging: Staging,
-    /// Begin and end of pinned host memory.
-    pinned: Vec<(u64, u64)>,
-    /// What cannot be recorded and was asked for all the same.
-    not_recordable: Option<&'static str>,
-    /// Memory given back during a recording.
-    to_free: Vec<DevicePtr>,
-    modules: Vec<Module>,
-    /// For messages.
-    kernel_names: HashMap<u64, String>,
+    notes: Notes,
+    staging: Mutex<Staging>,
 }
 
 // SAFETY: handles of the runtime, which any thread may use once it has entered the device, as each call does.
@@ -85,31 +69,18 @@ impl HipDriver {
             facts,
             stream,
             hiprtc: OnceLock::new(),
-            fault: OnceLock::new(),
             budget: Budget::default(),
-            is_recording: AtomicBool::new(false),
-            state: Mutex::new(State {
-                staging,
-                pinned: Vec::new(),
-                not_recordable: None,
-                to_free: Vec::new(),
-                modules: Vec::new(),
-                kernel_names: HashMap::new(),
-            }),
+            notes: Notes::default(),
+            staging: Mutex::new(staging),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn staging(&self) -> MutexGuard<'_, Staging> {
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self) -> Result<(), DeviceError> {
         self.hip.enter(self.device)
-    }
-
-    fn is_recording(&self) -> bool {
-        // One thread drives the device; the flag is its own note.
-        self.is_recording.load(Ordering::Relaxed)
     }
 
     fn hiprtc(&self) -> Result<&Hiprtc, DeviceError> {
@@ -119,26 +90,13 @@ impl HipDriver {
         hiprtc.as_ref().map_err(refused)
     }
 
-    /// Keeps what went wrong in a call that cannot say so. The first counts: what follows from it would only hide it.
-    fn note(&self, result: Result<(), DeviceError>) {
-        if let Err(error) = result {
-            self.fault.get_or_init(|| error.to_string());
-        }
-    }
-
     fn check(&self, call: &str, result: c_int) {
-        self.note(self.hip.check(call, result));
+        self.notes.note(self.hip.check(call, result));
     }
 
     /// Whether calls still make sense, with the device entered.
     fn is_usable(&self) -> bool {
-        if self.fault.get().is_some() {
-            return false;
-        }
-        let entered = self.enter();
-        let is_entered = entered.is_ok();
-        self.note(entered);
-        is_entered
+        self.notes.is_usable(|| self.enter())
     }
 
     /// Copies between memory that the device reaches.
@@ -164,7 +122,7 @@ impl HipDriver {
     /// Waits for the stream where an error would have nobody to go to: the next call that can tells it. A recording is
     /// not disturbed.
     fn settle(&self) {
-        if self.is_recording() {
+        if self.notes.is_recording() {
             return;
         }
         // SAFETY: a stream of ours.
@@ -174,15 +132,6 @@ impl HipDriver {
     fn free_now(&self, ptr: DevicePtr) {
         // SAFETY: from `allocate`, and used by nothing (`Driver::free`). An error would have nobody to go to.
         let _ = unsafe { (self.hip.free)(ptr.0 as *mut c_void) };
-    }
-}
-
-impl State {
-    /// Whether a range of host memory came from `allocate_pinned`.
-    fn is_pinned(&self, at: *const u8, bytes: usize) -> bool {
-        let (begin, end) = (at as u64, at as u64 + bytes as u64);
-        let mut ranges = self.pinned.iter();
-        ranges.any(|&(first, last)| first <= begin && end <= last)
     }
 }
 
@@ -218,8 +167,7 @@ impl Driver for HipDriver {
     }
 
     unsafe fn free(&self, ptr: DevicePtr) {
-        if self.is_recording() {
-            self.state().to_free.push(ptr);
+        if self.notes.puts_off(ptr) {
         } else if self.enter().is_ok() {
             self.settle();
             self.free_now(ptr);
@@ -229,15 +177,12 @@ impl Driver for HipDriver {
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, DeviceError> {
         self.enter()?;
         let at = pinned(self.hip, bytes)?;
-        let range = (at as u64, at as u64 + bytes as u64);
-        self.state().pinned.push(range);
+        self.notes.pin(at, bytes);
         Ok(at)
     }
 
     unsafe fn free_pinned(&self, ptr: *mut u8) {
-        self.state()
-            .pinned
-            .retain(|&(begin, _)| begin != ptr as u64);
+        self.notes.unpin(ptr);
         if self.enter().is_ok() {
             // SAFETY: from `allocate_pinned`; the caller's word. An error would have nobody to go to.
             let _ = unsafe { (self.hip.host_free)(ptr.cast()) };
@@ -248,26 +193,24 @@ impl Driver for HipDriver {
         if bytes == 0 || !self.is_usable() {
             return;
         }
-        let mut state = self.state();
-        if state.is_pinned(from, bytes) {
+        if self.notes.is_pinned(from, bytes) {
             // SAFETY: the caller's word.
             unsafe { self.copy_pinned(to.0, from as u64, bytes, Direction::ToDevice) };
-        } else if self.is_recording() {
-            state.not_recordable = Some("a copy from host memory that is not pinned");
-        } else {
+        } else if !self
+            .notes
+            .spoils("a copy from host memory that is not pinned")
+        {
             // SAFETY: the caller's word; the device is entered.
-            self.note(unsafe { state.staging.write(self.stream, to.0, from, bytes) });
+            self.notes
+                .note(unsafe { self.staging().write(self.stream, to.0, from, bytes) });
         }
     }
 
     unsafe fn copy_to_host(&self, to: *mut u8, from: DevicePtr, bytes: usize) {
-        if bytes == 0 || !self.is_usable() {
+        if bytes == 0 || !self.is_usable() || self.notes.spoils("a copy to the host") {
             return;
         }
-        let mut state = self.state();
-        if self.is_recording() {
-            state.not_recordable = Some("a copy to the host");
-        } else if state.is_pinned(to, bytes) {
+        if self.notes.is_pinned(to, bytes) {
             // SAFETY: the caller's word.
             unsafe { self.copy_pinned(to as u64, from.0, bytes, Direction::ToHost) };
             // SAFETY: a stream of ours.
@@ -275,7 +218,8 @@ impl Driver for HipDriver {
             self.check("a copy (hipStreamSynchronize)", result);
         } else {
             // SAFETY: the caller's word; the device is entered.
-            self.note(unsafe { state.staging.read(self.stream, to, from.0, bytes) });
+            self.notes
+                .note(unsafe { self.staging().read(self.stream, to, from.0, bytes) });
         }
     }
 
@@ -295,14 +239,25 @@ impl Driver for HipDriver {
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        if self.is_recording() {
-            self.state().not_recordable = Some("waiting for the device");
-        } else if self.is_usable() {
+        if !self.notes.spoils("waiting for the device") && self.is_usable() {
             // SAFETY: a stream of ours.
             let result = unsafe { (self.hip.stream_synchronize)(self.stream) };
             self.check("waiting for kernels (hipStreamSynchronize)", result);
         }
-        self.fault.get().map_or(Ok(()), |what| Err(refused(what)))
+        self.notes.check()
+    }
+
+    fn is_idle(&self) -> Result<bool, DeviceError> {
+        let mut is_idle = true;
+        if self.is_usable() {
+            // SAFETY: a stream of ours.
+            let result = unsafe { (self.hip.stream_query)(self.stream) };
+            is_idle = result != NOT_READY;
+            if is_idle {
+                self.check("kernels (hipStreamQuery)", result);
+            }
+        }
+        self.notes.check().map(|()| is_idle)
     }
 
     fn compiler(&self) -> Result<String, DeviceError> {
@@ -322,7 +277,7 @@ impl Driver for HipDriver {
             (self.hip.module_load)(&mut module, image.as_ptr().cast())
         })?;
         let module = Module(module as u64);
-        self.state().modules.push(module);
+        self.notes.add_module(module);
         Ok(module)
     }
 
@@ -347,9 +302,9 @@ impl Driver for HipDriver {
             unsafe { (self.hip.module_function)(&mut function, module.0 as Handle, name.as_ptr()) };
         let call = format!("hipModuleGetFunction of kernel {kernel}");
         self.hip.check(&call, result)?;
-        let names = &mut self.state().kernel_names;
-        names.insert(function as u64, kernel.into_owned());
-        Ok(Function(function as u64))
+        let function = Function(function as u64);
+        self.notes.name(function, kernel.into_owned());
+        Ok(function)
     }
 
     unsafe fn launch(&self, function: Function, launch: Launch, args: *const c_void, _: usize) {
@@ -375,9 +330,7 @@ impl Driver for HipDriver {
             )
         };
         if result != SUCCESS {
-            let state = self.state();
-            let names = &state.kernel_names;
-            let name = names.get(&function.0).map_or("?", String::as_str);
+            let name = self.notes.name_of(function);
             let call = format!("hipModuleLaunchKernel of {name} ({launch:?})");
             self.check(&call, result);
         }
@@ -403,8 +356,9 @@ impl Driver for HipDriver {
         // SAFETY: a stream of ours.
         let result = unsafe { (self.hip.begin_capture)(self.stream, CAPTURE_RELAXED) };
         self.check("hipStreamBeginCapture", result);
-        self.is_recording
-            .store(result == SUCCESS, Ordering::Relaxed);
+        if result == SUCCESS {
+            self.notes.begin_recording();
+        }
         result == SUCCESS
     }
 
@@ -415,20 +369,12 @@ impl Driver for HipDriver {
         let ended = self.hip.check("hipStreamEndCapture", unsafe {
             (self.hip.end_capture)(self.stream, &mut graph)
         });
-        self.is_recording.store(false, Ordering::Relaxed);
-        let mut state = self.state();
-        let to_free = std::mem::take(&mut state.to_free);
-        let refusal = state.not_recordable.take();
-        drop(state);
+        let (to_free, recorded) = self.notes.end_recording();
         if !to_free.is_empty() {
             self.settle();
             to_free.into_iter().for_each(|ptr| self.free_now(ptr));
         }
-        let recorded = match (refusal, ended) {
-            (Some(what), _) => Err(refused(format_args!("{what} cannot be recorded"))),
-            (None, ended) => ended,
-        };
-        let instantiated = recorded.and_then(|()| {
+        let instantiated = recorded.and(ended).and_then(|()| {
             let mut runnable = std::ptr::null_mut();
             // SAFETY: a place for the answer, the graph made above, and no wish for a log.
             self.hip.check("hipGraphInstantiate", unsafe {
@@ -473,8 +419,7 @@ impl Drop for HipDriver {
             return;
         }
         self.settle();
-        let modules = std::mem::take(&mut self.state().modules);
-        for module in modules {
+        for module in self.notes.take_modules() {
             // SAFETY: from `load`; nothing runs any more. An error would have nobody to go to.
             let _ = unsafe { (self.hip.module_unload)(module.0 as Handle) };
         }

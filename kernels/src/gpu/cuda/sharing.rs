@@ -118,12 +118,12 @@ impl Sharing for Cuda {
             return Err(error);
         }
         let bytes = handle.bytes;
-        self.state().opened.0.insert(at, Opened { bytes, context });
+        self.opened().0.insert(at, Opened { bytes, context });
         Ok(DevicePtr(at))
     }
 
     unsafe fn close_shared(&self, ptr: DevicePtr) {
-        let Some(opened) = self.state().opened.0.remove(&ptr.0) else {
+        let Some(opened) = self.opened().0.remove(&ptr.0) else {
             return;
         };
         if opened
@@ -139,13 +139,9 @@ impl Sharing for Cuda {
     }
 
     unsafe fn copy_to_shared(&self, to: DevicePtr, from: DevicePtr, bytes: usize) {
-        let state = self.state();
-        let Some(context) = state
-            .opened
-            .find(to)
-            .and_then(|opened| opened.context.as_ref())
-        else {
-            drop(state);
+        let opened = self.opened();
+        let Some(context) = opened.find(to).and_then(|opened| opened.context.as_ref()) else {
+            drop(opened);
             // SAFETY: the caller's word.
             return unsafe { self.copy(to, from, bytes) };
         };
@@ -173,14 +169,12 @@ impl Sharing for Cuda {
         check("cuMemHostRegister", unsafe {
             sys::cuMemHostRegister_v2(at.cast::<c_void>(), bytes, flags)
         })?;
-        let range = (at as u64, at as u64 + bytes as u64);
-        self.state().pinned.push(range);
+        self.notes.pin(at, bytes);
         Ok(())
     }
 
     unsafe fn unregister(&self, at: *mut u8) {
-        let begin = at as u64;
-        self.state().pinned.retain(|&(first, _)| first != begin);
+        self.notes.unpin(at);
         if self.context.enter().is_ok() {
             // SAFETY: registered, and copied from and to by nothing. An error would have nobody to go to.
             let _ = unsafe { sys::cuMemHostUnregister(at.cast()) };

@@ -22,6 +22,7 @@ const NAMES: [&str; 6] = [
 pub(super) const SUCCESS: c_int = 0;
 pub(super) const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
+pub(super) const NOT_READY: c_int = 600;
 
 /// A handle of the runtime.
 pub(super) type Handle = *mut c_void;
@@ -143,6 +144,7 @@ calls! {
     stream_create: "hipStreamCreateWithFlags" = Of2<*mut Handle, c_uint>;
     stream_destroy: "hipStreamDestroy" = Of<Handle>;
     stream_synchronize: "hipStreamSynchronize" = Of<Handle>;
+    stream_query: "hipStreamQuery" = Of<Handle>;
     /// To, from, bytes, [`Direction`], stream.
     memcpy: "hipMemcpyAsync" =
         unsafe extern "C" fn(*mut c_void, *const c_void, usize, c_int, Handle) -> c_int;
@@ -167,7 +169,6 @@ calls! {
 pub(super) struct IpcHandle(pub [u8; 64]);
 
 /// `hipMemcpyKind`.
-#[allow(dead_code, reason = "copies on the device are for operations to come")]
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub(super) enum Direction {

@@ -76,14 +76,12 @@ impl Sharing for HipDriver {
         self.hip.check("hipHostRegister", unsafe {
             (self.hip.host_register)(at.cast(), bytes, flags)
         })?;
-        let range = (at as u64, at as u64 + bytes as u64);
-        self.state().pinned.push(range);
+        self.notes.pin(at, bytes);
         Ok(())
     }
 
     unsafe fn unregister(&self, at: *mut u8) {
-        let begin = at as u64;
-        self.state().pinned.retain(|&(first, _)| first != begin);
+        self.notes.unpin(at);
         if self.enter().is_ok() {
             // SAFETY: registered, and copied from and to by nothing. An error would have nobody to go to.
             let _ = unsafe { (self.hip.host_unregister)(at.cast()) };

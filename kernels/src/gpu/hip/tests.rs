@@ -234,6 +234,20 @@ fn what_cannot_be_recorded_is_refused_and_the_device_is_as_before() {
 }
 
 #[test]
+fn the_device_is_idle_when_all_is_done() {
+    let driver = StandIn::new().open().unwrap();
+    let at = driver.allocate(8).unwrap();
+    assert!(driver.is_idle().unwrap());
+    add(&driver, at, 8, 1, 8);
+    assert!(!driver.is_idle().unwrap());
+    driver.synchronize().unwrap();
+    assert!(driver.is_idle().unwrap());
+    add(&driver, at, 8, 1, 2048);
+    let error = driver.is_idle().unwrap_err().to_string();
+    assert!(error.contains("hipErrorInvalidConfiguration"), "{error}");
+}
+
+#[test]
 fn registered_host_memory_is_copied_from_without_a_detour() {
     let runtime = StandIn::new();
     let driver = runtime.open().unwrap();

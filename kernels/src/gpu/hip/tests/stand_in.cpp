@@ -91,6 +91,11 @@ int hipStreamSynchronize(void* at) {
     stream.clear();
     return 0;
 }
+int hipStreamQuery(void* at) {
+    if (recording) return 900;
+    if (at != &stream) return 400;
+    return stream.empty() ? 0 : 600;
+}
 int hipMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void* at) {
     if (kind < 1 || kind > 3 || at != &stream) return 1;
     return ask({to, from, bytes, 0, false, {}});

@@ -16,11 +16,13 @@ use cudarc::driver::sys::{self, CUresult, CUstream};
 
 use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
-use crate::gpu::cuda::call::{check, is_ok, refused, words};
+use crate::gpu::cuda::call::{check, is_ok, words};
 use crate::gpu::cuda::context::Context;
 use crate::gpu::cuda::sharing::OpenedMemory;
 use crate::gpu::cuda::staging::Staging;
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
+use crate::gpu::driver::{
+    DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source, refused,
+};
 use crate::gpu::notes::Notes;
 use crate::gpu::nvrtc::Nvrtc;
 
@@ -282,16 +284,15 @@ impl Driver for Cuda {
     }
 
     fn is_idle(&self) -> Result<bool, DeviceError> {
-        let mut is_idle = true;
-        if self.is_usable() {
+        if !self.notes.spoils("waiting for the device") && self.is_usable() {
             // SAFETY: a stream of ours.
             let result = unsafe { sys::cuStreamQuery(self.stream) };
-            is_idle = result as u32 != CUresult::CUDA_ERROR_NOT_READY as u32;
-            if is_idle {
-                self.check("kernels (cuStreamQuery)", result);
+            if result as u32 == CUresult::CUDA_ERROR_NOT_READY as u32 {
+                return Ok(false);
             }
+            self.check("kernels (cuStreamQuery)", result);
         }
-        self.notes.check().map(|()| is_idle)
+        self.notes.check().map(|()| true)
     }
 
     fn compiler(&self) -> Result<String, DeviceError> {

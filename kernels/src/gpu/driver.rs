@@ -91,6 +91,13 @@ pub(crate) struct Source {
     pub defines: Vec<(&'static str, String)>,
 }
 
+/// What a runtime, or its driver, does not do, and why.
+pub(crate) fn refused(what: impl fmt::Display) -> DeviceError {
+    DeviceError::Driver {
+        what: what.to_string(),
+    }
+}
+
 /// A device of a runtime, and one stream on it.
 pub(crate) trait Driver: Sharing + Send + Sync + fmt::Debug {
     /// What is known of the device.
@@ -148,7 +155,7 @@ pub(crate) trait Driver: Sharing + Send + Sync + fmt::Debug {
     /// the first such error is the one that is told, from then on.
     fn synchronize(&self) -> Result<(), DeviceError>;
 
-    /// Whether everything asked is done; does not wait. Errors as of `synchronize`. Not for recordings.
+    /// Whether everything asked is done; does not wait. Errors as of `synchronize`.
     fn is_idle(&self) -> Result<bool, DeviceError>;
 
     /// Name, version and options of the compiler, part of a compiled module's identity.

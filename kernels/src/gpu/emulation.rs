@@ -14,7 +14,9 @@ use libloading::Library;
 
 use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
+use crate::gpu::driver::{
+    DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source, refused,
+};
 use crate::gpu::emulation::sharing::SharedFile;
 use crate::gpu::modules::HEADERS;
 
@@ -178,12 +180,6 @@ impl State {
     }
 }
 
-fn failed(what: impl std::fmt::Display) -> DeviceError {
-    DeviceError::Driver {
-        what: what.to_string(),
-    }
-}
-
 impl Driver for Emulation {
     fn facts(&self) -> &DeviceFacts {
         &self.facts
@@ -267,6 +263,7 @@ impl Driver for Emulation {
     }
 
     fn is_idle(&self) -> Result<bool, DeviceError> {
+        self.spoils("waiting for the device");
         Ok(true)
     }
 
@@ -280,7 +277,7 @@ impl Driver for Emulation {
         });
         identity
             .clone()
-            .ok_or_else(|| failed("the emulation needs a C++ compiler, c++"))
+            .ok_or_else(|| refused("the emulation needs a C++ compiler, c++"))
     }
 
     fn compile(&self, source: &Source) -> Result<Vec<u8>, DeviceError> {
@@ -291,9 +288,9 @@ impl Driver for Emulation {
         if let Some((_, image)) = images().iter().find(|(known, _)| *known == key) {
             return Ok(image.clone());
         }
-        let folder = tempfile::tempdir().map_err(failed)?;
+        let folder = tempfile::tempdir().map_err(refused)?;
         for (name, text) in HEADERS.iter().chain([&(source.name, source.text)]) {
-            std::fs::write(folder.path().join(name), text).map_err(failed)?;
+            std::fs::write(folder.path().join(name), text).map_err(refused)?;
         }
         let image = folder.path().join("image.so");
         let defines = source
@@ -307,23 +304,23 @@ impl Driver for Emulation {
             .arg(&image)
             .arg(folder.path().join(source.name))
             .output()
-            .map_err(failed)?;
+            .map_err(refused)?;
         if !output.status.success() {
             return Err(DeviceError::Compile {
                 name: source.name,
                 log: String::from_utf8_lossy(&output.stderr).into_owned(),
             });
         }
-        let image = std::fs::read(&image).map_err(failed)?;
+        let image = std::fs::read(&image).map_err(refused)?;
         images().push((key, image.clone()));
         Ok(image)
     }
 
     fn load(&self, image: &[u8]) -> Result<Module, DeviceError> {
-        let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
-        file.write_all(image).map_err(failed)?;
+        let mut file = tempfile::NamedTempFile::new().map_err(refused)?;
+        file.write_all(image).map_err(refused)?;
         // SAFETY: a module of ours, whose only constructors are those of the C++ library.
-        let library = unsafe { Library::new(file.path()) }.map_err(failed)?;
+        let library = unsafe { Library::new(file.path()) }.map_err(refused)?;
         let mut state = self.state();
         state.libraries.push(library);
         Ok(Module(state.libraries.len() as u64 - 1))
@@ -333,9 +330,10 @@ impl Driver for Emulation {
         let mut state = self.state();
         let library = &state.libraries[module.0 as usize];
         // SAFETY: `KERNEL` of emulation.h gives this signature.
-        let kernel = *unsafe { library.get::<Kernel>(name.to_bytes_with_nul()) }.map_err(failed)?;
+        let kernel =
+            *unsafe { library.get::<Kernel>(name.to_bytes_with_nul()) }.map_err(refused)?;
         // SAFETY: emulation.h has it with this signature.
-        let emulate = *unsafe { library.get::<Emulate>(b"emulation_launch\0") }.map_err(failed)?;
+        let emulate = *unsafe { library.get::<Emulate>(b"emulation_launch\0") }.map_err(refused)?;
         state.functions.push((kernel, emulate));
         Ok(Function(state.functions.len() as u64 - 1))
     }
@@ -366,7 +364,7 @@ impl Driver for Emulation {
         arg_bytes: usize,
     ) -> Result<(), DeviceError> {
         if launch.grid[0] > self.facts.multiprocessors || launch.grid[1..] != [1, 1] {
-            return Err(failed(format_args!(
+            return Err(refused(format_args!(
                 "blocks that run at a time: there is room for {}, not {:?}",
                 self.facts.multiprocessors, launch.grid
             )));
@@ -382,7 +380,7 @@ impl Driver for Emulation {
             // SAFETY: the caller's word; what is asked later waits for the state.
             unsafe { state.run(function, launch, &words, true) };
         });
-        begun.recv().map_err(failed)
+        begun.recv().map_err(refused)
     }
 
     fn begin_capture(&self) -> bool {
@@ -392,12 +390,12 @@ impl Driver for Emulation {
 
     fn end_capture(&self) -> Result<Graph, DeviceError> {
         let recording = self.state().recording.take();
-        let recording = recording.ok_or_else(|| failed("nothing is recorded"))?;
+        let recording = recording.ok_or_else(|| refused("nothing is recorded"))?;
         for ptr in recording.to_free {
             self.give_back(ptr.0 as *mut u8);
         }
         if let Some(what) = recording.not_recordable {
-            return Err(failed(format_args!("{what} cannot be recorded")));
+            return Err(refused(format_args!("{what} cannot be recorded")));
         }
         let mut state = self.state();
         state.num_graphs += 1;

@@ -15,10 +15,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::DeviceError;
 use crate::gpu::budget::Budget;
-use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source};
+use crate::gpu::driver::{
+    DeviceFacts, DevicePtr, Driver, Function, Graph, Launch, Module, Source, refused,
+};
 use crate::gpu::hip::api::{
-    CAPTURE_RELAXED, Direction, Handle, Hip, NOT_READY, OUT_OF_MEMORY, STREAM_NON_BLOCKING,
-    SUCCESS, refused,
+    CAPTURE_RELAXED, Direction, Handle, Hip, NOT_READY, OUT_OF_MEMORY, STREAM_NON_BLOCKING, SUCCESS,
 };
 use crate::gpu::hip::hiprtc::Hiprtc;
 use crate::gpu::hip::staging::{Staging, pinned};
@@ -248,16 +249,15 @@ impl Driver for HipDriver {
     }
 
     fn is_idle(&self) -> Result<bool, DeviceError> {
-        let mut is_idle = true;
-        if self.is_usable() {
+        if !self.notes.spoils("waiting for the device") && self.is_usable() {
             // SAFETY: a stream of ours.
             let result = unsafe { (self.hip.stream_query)(self.stream) };
-            is_idle = result != NOT_READY;
-            if is_idle {
-                self.check("kernels (hipStreamQuery)", result);
+            if result == NOT_READY {
+                return Ok(false);
             }
+            self.check("kernels (hipStreamQuery)", result);
         }
-        self.notes.check().map(|()| is_idle)
+        self.notes.check().map(|()| true)
     }
 
     fn compiler(&self) -> Result<String, DeviceError> {

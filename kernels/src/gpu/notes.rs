@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::DeviceError;
-use crate::gpu::driver::{DevicePtr, Function, Module};
+use crate::gpu::driver::{DevicePtr, Function, Module, refused};
 
 /// Of a device and its stream.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Notes {
         }
     }
 
-    /// Whether calls still make sense, once `entered` says that they can be made.
+    /// Whether calls still make sense, behind `enter`, by which the device is made the one that they go to.
     pub fn is_usable(&self, enter: impl FnOnce() -> Result<(), DeviceError>) -> bool {
         if self.fault.get().is_some() {
             return false;
@@ -53,8 +53,7 @@ impl Notes {
     /// # Errors
     /// The first call that went wrong.
     pub fn check(&self) -> Result<(), DeviceError> {
-        let refused = |what: &String| DeviceError::Driver { what: what.clone() };
-        self.fault.get().map(refused).map_or(Ok(()), Err)
+        self.fault.get().map_or(Ok(()), |what| Err(refused(what)))
     }
 
     /// Copies are asynchronous from and to this host memory.
@@ -86,14 +85,11 @@ impl Notes {
     pub fn end_recording(&self) -> (Vec<DevicePtr>, Result<(), DeviceError>) {
         self.is_recording.store(false, Ordering::Relaxed);
         let mut state = self.state();
-        let refused = |what| DeviceError::Driver {
-            what: format!("{what} cannot be recorded"),
+        let recorded = match state.not_recordable.take() {
+            Some(what) => Err(refused(format_args!("{what} cannot be recorded"))),
+            None => Ok(()),
         };
-        let refusal = state.not_recordable.take().map(refused);
-        (
-            std::mem::take(&mut state.to_free),
-            refusal.map_or(Ok(()), Err),
-        )
+        (std::mem::take(&mut state.to_free), recorded)
     }
 
     pub fn is_recording(&self) -> bool {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 use crate::error::DeviceError;
-use crate::gpu::driver::Source;
+use crate::gpu::driver::{Source, refused};
 use crate::gpu::modules::HEADERS;
 use crate::gpu::places;
 
@@ -152,7 +152,7 @@ impl Nvrtc {
         more: &[&str],
     ) -> Result<(Vec<u8>, String), DeviceError> {
         let c = |text: &str| {
-            CString::new(text).map_err(|_| failed(format_args!("{}: a zero byte", source.name)))
+            CString::new(text).map_err(|_| refused(format_args!("{}: a zero byte", source.name)))
         };
         let (text, name) = (c(source.text)?, c(source.name)?);
         let pairs: Vec<(CString, CString)> = HEADERS
@@ -221,7 +221,7 @@ impl Nvrtc {
         }
         // SAFETY: it answers any number with a text of its own.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) };
-        Err(failed(format_args!("{call}: {}", text.to_string_lossy())))
+        Err(refused(format_args!("{call}: {}", text.to_string_lossy())))
     }
 }
 
@@ -244,12 +244,6 @@ fn count<T>(list: &[T]) -> c_int {
 fn text_of(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_end_matches('\0').trim().to_owned()
-}
-
-fn failed(what: impl std::fmt::Display) -> DeviceError {
-    DeviceError::Driver {
-        what: what.to_string(),
-    }
 }
 
 /// Where it may be, the likeliest first.

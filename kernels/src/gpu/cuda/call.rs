@@ -7,6 +7,7 @@ use cudarc::driver::sys::{self, CUresult};
 use libloading::Library;
 
 use crate::error::DeviceError;
+use crate::gpu::driver::refused;
 
 /// The library, as its package and as NVIDIA's containers name it.
 const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
@@ -85,10 +86,4 @@ pub(super) fn words(call: &str, result: CUresult) -> String {
         ask(sys::cuGetErrorName).unwrap_or_else(|| format!("error {}", result as u32).into());
     let why = ask(sys::cuGetErrorString).unwrap_or_else(|| "no explanation".into());
     format!("{call}: {name}: {why}")
-}
-
-pub(super) fn refused(what: impl std::fmt::Display) -> DeviceError {
-    DeviceError::Driver {
-        what: what.to_string(),
-    }
 }

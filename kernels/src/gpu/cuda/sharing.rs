@@ -10,10 +10,10 @@ use cudarc::driver::sys::{self, CUdevice};
 use tensor_channel::{MemoryHandle, Transport};
 
 use crate::error::DeviceError;
-use crate::gpu::cuda::call::{check, is_ok, refused};
+use crate::gpu::cuda::call::{check, is_ok};
 use crate::gpu::cuda::context::Context;
 use crate::gpu::cuda::{Cuda, facts, free};
-use crate::gpu::driver::{DevicePtr, Driver};
+use crate::gpu::driver::{DevicePtr, Driver, refused};
 use crate::gpu::exchange::try_out;
 use crate::gpu::sharing::Sharing;
 

@@ -10,8 +10,8 @@ use memmap2::MmapMut;
 use tensor_channel::{MemoryHandle, Transport};
 
 use crate::error::DeviceError;
-use crate::gpu::driver::{DevicePtr, Driver};
-use crate::gpu::emulation::{Emulation, failed};
+use crate::gpu::driver::{DevicePtr, Driver, refused};
+use crate::gpu::emulation::Emulation;
 use crate::gpu::exchange::try_out;
 use crate::gpu::sharing::Sharing;
 
@@ -32,9 +32,9 @@ impl Sharing for Emulation {
 
     fn share(&self, bytes: usize) -> Result<(DevicePtr, Vec<u8>), DeviceError> {
         let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
-        let file = file.map_err(failed)?;
-        file.set_len(bytes.max(1) as u64).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
+        let file = file.map_err(refused)?;
+        file.set_len(bytes.max(1) as u64).map_err(refused)?;
+        let about = file.metadata().map_err(refused)?;
         let words: [u64; HANDLE_WORDS] = [
             std::process::id().into(),
             u64::from(file.as_raw_fd().cast_unsigned()),
@@ -53,24 +53,26 @@ impl Sharing for Emulation {
         let (words, rest) = handle.handle.as_chunks();
         let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
         let &[process, descriptor, device, inode] = words.as_slice() else {
-            return Err(failed(format_args!(
+            return Err(refused(format_args!(
                 "a handle of {} bytes, expected {}",
                 handle.handle.len(),
                 8 * HANDLE_WORDS
             )));
         };
         if process == u64::from(std::process::id()) || !rest.is_empty() {
-            return Err(failed("a process cannot open memory that it shares itself"));
+            return Err(refused(
+                "a process cannot open memory that it shares itself",
+            ));
         }
         let path = format!("/proc/{process}/fd/{descriptor}");
         let file = File::options().read(true).write(true).open(&path);
-        let file = file.map_err(|error| failed(format_args!("{path}: {error}")))?;
-        let about = file.metadata().map_err(failed)?;
+        let file = file.map_err(|error| refused(format_args!("{path}: {error}")))?;
+        let about = file.metadata().map_err(refused)?;
         if (about.dev(), about.ino()) != (device, inode) {
-            return Err(failed(format_args!("{path} is another file")));
+            return Err(refused(format_args!("{path} is another file")));
         }
         if about.len() < handle.bytes {
-            return Err(failed(format_args!(
+            return Err(refused(format_args!(
                 "the memory has {} bytes, expected {}",
                 about.len(),
                 handle.bytes
@@ -111,7 +113,7 @@ impl Sharing for Emulation {
         let mut state = self.state();
         let mut known = state.pinned.iter();
         if known.any(|&(first, last)| begin < last && first < end) {
-            return Err(failed("host memory that is registered already"));
+            return Err(refused("host memory that is registered already"));
         }
         state.pinned.push((begin, end));
         Ok(())
@@ -127,7 +129,7 @@ impl Emulation {
     /// Maps a file; its owner keeps it, so that others can open it.
     fn map(&self, file: File, is_own: bool) -> Result<DevicePtr, DeviceError> {
         // SAFETY: other processes change it, which is what it is for: it is only ever copied from and to.
-        let map = unsafe { MmapMut::map_mut(&file) }.map_err(failed)?;
+        let map = unsafe { MmapMut::map_mut(&file) }.map_err(refused)?;
         let ptr = DevicePtr(map.as_ptr() as u64);
         let shared = SharedFile {
             _file: is_own.then_some(file),

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use libloading::Library;
 
 use crate::error::DeviceError;
+use crate::gpu::driver::refused;
 use crate::gpu::places;
 
 /// The library, the latest version first.
@@ -274,11 +275,5 @@ impl Hip {
             text(self.error_name),
             text(self.error_string)
         )
-    }
-}
-
-pub(super) fn refused(what: impl std::fmt::Display) -> DeviceError {
-    DeviceError::Driver {
-        what: what.to_string(),
     }
 }

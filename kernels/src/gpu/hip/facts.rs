@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_int};
 
 use crate::error::DeviceError;
-use crate::gpu::driver::DeviceFacts;
-use crate::gpu::hip::api::{Attribute, Hip, refused};
+use crate::gpu::driver::{DeviceFacts, refused};
+use crate::gpu::hip::api::{Attribute, Hip};
 
 /// Lanes of a warp that kernels are written for; AMD's chips for data centres have 64.
 const LANES: u32 = 32;

@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use libloading::Library;
 
 use crate::error::DeviceError;
-use crate::gpu::driver::Source;
-use crate::gpu::hip::api::{call, find, refused};
+use crate::gpu::driver::{Source, refused};
+use crate::gpu::hip::api::{call, find};
 use crate::gpu::modules::HEADERS;
 
 /// The library, the latest version first; it has come with the runtime since version 5 and stands alone since 6.

@@ -5,11 +5,10 @@ use std::ffi::c_void;
 use tensor_channel::{MemoryHandle, Transport};
 
 use crate::error::DeviceError;
-use crate::gpu::driver::{DevicePtr, Driver};
+use crate::gpu::driver::{DevicePtr, Driver, refused};
 use crate::gpu::hip::HipDriver;
 use crate::gpu::hip::api::{
     Direction, HOST_REGISTER_MAPPED, HOST_REGISTER_PORTABLE, IPC_LAZY_PEER_ACCESS, IpcHandle,
-    refused,
 };
 use crate::gpu::sharing::Sharing;
 

@@ -212,13 +212,14 @@ fn a_recording_runs_when_asked_and_reads_pinned_memory_anew() {
 fn what_cannot_be_recorded_is_refused_and_the_device_is_as_before() {
     let driver = StandIn::new().open().unwrap();
     let at = driver.allocate(8).unwrap();
-    let asks: [(&str, &dyn Fn()); 3] = [
+    let asks: [(&str, &dyn Fn()); 4] = [
         // SAFETY: ranges of this size.
         ("not pinned", &|| unsafe {
             driver.copy_to_device(at, [1; 8].as_ptr(), 8)
         }),
         ("to the host", &|| drop(read(&driver, at, 8))),
         ("waiting", &|| drop(driver.synchronize())),
+        ("waiting", &|| drop(driver.is_idle())),
     ];
     for (what, ask) in asks {
         assert!(driver.begin_capture());

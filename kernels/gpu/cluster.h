@@ -4,7 +4,7 @@
 // written to.
 //
 // An inbox has words that come from blocks of the cluster, counted by a barrier, once: one thread begins it before all that have to do with it
-// meet, and one says how many bytes come; `of_block` is another block's, and `send` puts a value into word `at`, or two into it and the next.
+// meet, and one says how many bytes come; `of_block` is another block's, and `send` puts a value into word `at`, or two or four into it and the next.
 #pragma once
 #include "arch.h"
 
@@ -42,6 +42,11 @@ struct Inbox {
         send(at, value);
         send(at + 1, next);
     }
+    // Into words `at` to `at + 3`; `at` is a multiple of four.
+    DEVICE_MEMBER void send(u32 at, const Vec4f& values) const {
+        send(at, values.x, values.y);
+        send(at + 2, values.z, values.w);
+    }
     DEVICE_MEMBER void wait_until_full() {
         while (*balance != 0) emulation::yield();
     }
@@ -50,6 +55,7 @@ struct Inbox {
         memcpy(&value, words + 4 * at, 4);
         return value;
     }
+    DEVICE_MEMBER Vec4f four(u32 at) const { return {word(at), word(at + 1), word(at + 2), word(at + 3)}; }
 };
 #else
 DEVICE void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
@@ -81,6 +87,11 @@ struct Inbox {
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
             ::"r"(words + 4 * at), "r"(f32_to_bits(value)), "r"(f32_to_bits(next)), "r"(barrier) : "memory");
     }
+    DEVICE_MEMBER void send(u32 at, const Vec4f& values) const {
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+            ::"r"(words + 4 * at), "r"(f32_to_bits(values.x)), "r"(f32_to_bits(values.y)), "r"(f32_to_bits(values.z)), "r"(f32_to_bits(values.w)),
+            "r"(barrier) : "memory");
+    }
     DEVICE_MEMBER void wait_until_full() {
         asm volatile(
             "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n@!done bra again;\n}"
@@ -90,6 +101,11 @@ struct Inbox {
         float value;
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(words + 4 * at) : "memory");
         return value;
+    }
+    DEVICE_MEMBER Vec4f four(u32 at) const {
+        Vec4f v;
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(words + 4 * at) : "memory");
+        return v;
     }
 };
 #endif

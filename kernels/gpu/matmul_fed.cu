@@ -152,43 +152,61 @@ struct Multiply {
 };
 
 #if CLUSTER > 1
-// A block of the cluster sums up and writes these of a lane's four outputs of a column tile.
-constexpr u32 SHARE = 4 / CLUSTER;
-constexpr u32 SENT = COLUMN_TILES * SHARE * LANES;
-DEVICE void put_in_cluster(const WideArgs& args, const Unit& unit, Inbox inbox, const Factors& factors, Sums& acc) {
-    u32 rank = unit.split, lane = lane_index();
-    if (lane == 0) inbox.expect(CLUSTER * SENT * sizeof(float));
+// A block of the cluster sums up and writes these of a lane's four outputs of a column tile: OWN of a lane, which come by fours.
+constexpr u32 SHARE = 4 / CLUSTER, OWN = COLUMN_TILES * SHARE, FOURS = (OWN + 3) / 4;
+constexpr u32 INBOX_WORDS = CLUSTER * FOURS * 4 * LANES;
+DEVICE void put_in_cluster(const WideArgs& args, const Unit& unit, Inbox inbox, const Factors& factors, const Sums& acc) {
+    u32 rank = unit.split, lane = lane_index(), rows = unit.rows;
+    if (lane == 0) inbox.expect(INBOX_WORDS * sizeof(float));
+    // Where the first of its own are, as in c of mma.h.
+    u32 row = unit.first_row + warp_index() * TILE_ROWS + lane / 4 + rank * SHARE / 2 * 8;
+    u32 of_tile = lane % 4 * 2 + rank * SHARE % 2, column = unit.column_block * BLOCK_COLUMN_TILES * COLUMNS + of_tile;
+    float* first = unit.out + (u64)column * rows + row;
     auto each_own = [&](const auto& each) {
-        for_outputs(args, unit, 0, COLUMN_TILES, [&](u32 ct, u32 i, float* at) {
-            if (i / SHARE == rank) each(ct, i, at);
-        });
+        float* at = first;
+#pragma unroll
+        for (u32 k = 0; k < OWN; k++) {
+            u32 ct = k / SHARE, j = k % SHARE;
+            if (row < rows && column + ct * COLUMNS + j < args.num_rows) each(k, at + j * rows);
+            if (j == SHARE - 1) at += COLUMNS * rows;
+        }
     };
-    Sums before = {};
-    if (args.accumulate) each_own([&](u32 ct, u32 i, const float* at) { before[ct][i] = *at; });
+    float before[OWN] = {};
+    if (args.accumulate) each_own([&](u32 k, const float* at) { before[k] = *at; });
     wait_for_cluster();
 #pragma unroll
     for (u32 block = 0; block < CLUSTER; block++) {
         Inbox to = inbox.of_block(block);
+        auto value = [&](u32 k) { return k < OWN ? acc[k / SHARE][block * SHARE + k % SHARE] : 0.0f; };
 #pragma unroll
-        for (u32 ct = 0; ct < COLUMN_TILES; ct++)
-#pragma unroll
-            for (u32 j = 0; j < SHARE; j++) to.send(rank * SENT + (ct * SHARE + j) * LANES + lane, acc[ct][block * SHARE + j]);
+        for (u32 k = 0; k < OWN; k += 4)
+            to.send((rank * FOURS * LANES + k / 4 * LANES + lane) * 4, Vec4f{value(k), value(k + 1), value(k + 2), value(k + 3)});
     }
     inbox.wait_until_full();
+    float own[FOURS * 4];
 #pragma unroll
-    for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+    for (u32 k = 0; k < OWN; k += 4) {
+        Vec4f v[CLUSTER];
 #pragma unroll
-        for (u32 j = 0; j < SHARE; j++) {
-            float v[CLUSTER];
+        for (u32 s = 0; s < CLUSTER; s++) v[s] = inbox.four((s * FOURS * LANES + k / 4 * LANES + lane) * 4);
+        auto sum = [&](auto of) {
+            float some = of(v[0]) + of(v[1]);
+            if constexpr (CLUSTER == 4) some += of(v[2]) + of(v[3]);
+            return some;
+        };
+        own[k] = sum([](const Vec4f& four) { return four.x; });
+        own[k + 1] = sum([](const Vec4f& four) { return four.y; });
+        own[k + 2] = sum([](const Vec4f& four) { return four.z; });
+        own[k + 3] = sum([](const Vec4f& four) { return four.w; });
+    }
+    if (args.factors) {
 #pragma unroll
-            for (u32 s = 0; s < CLUSTER; s++) v[s] = inbox.word(s * SENT + (ct * SHARE + j) * LANES + lane);
-            float sum = v[0] + v[1];
-            if constexpr (CLUSTER == 4) sum += v[2] + v[3];
-#pragma unroll
-            for (u32 i = j; i < 4; i += SHARE) acc[ct][i] = sum;
+        for (u32 k = 0; k < OWN; k++) {
+            u32 tile = k / SHARE * COLUMNS;
+            own[k] = multiply(shuffle(factors.of[tile / LANES], tile % LANES + of_tile + k % SHARE), own[k]);
         }
-    apply(args, factors, acc);
-    each_own([&](u32 ct, u32 i, float* to) { *to = args.accumulate ? before[ct][i] + acc[ct][i] : acc[ct][i]; });
+    }
+    each_own([&](u32 k, float* to) { *to = args.accumulate ? before[k] + own[k] : own[k]; });
 }
 #endif
 
@@ -207,11 +225,12 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
     DYNAMIC_SHARED(shared);
     SHARED Units units;
     u8* sums = shared + SHARED_LINE;
-    u8* stages = sums + (SHARED_PLACES + (CLUSTER > 1)) * SUM_WORDS * sizeof(Vec4f);
+    u8* stages = sums + SHARED_PLACES * SUM_WORDS * sizeof(Vec4f);
 #if CLUSTER > 1
     // A warp's sums meet those of the same rows.
     u32 of_warp = smaller(warp_index(), THREADS / LANES - 1);
-    Inbox inbox = Inbox::at(sums + (SHARED_PLACES * THREADS + of_warp * LANES) * COLUMN_TILES * sizeof(Vec4f), units.counters[of_warp]);
+    Inbox inbox = Inbox::at(stages + of_warp * INBOX_WORDS * sizeof(float), units.counters[of_warp]);
+    stages += THREADS / LANES * INBOX_WORDS * sizeof(float);
     if (lane_index() == 0 && warp_index() == of_warp) inbox.begin();
 #endif
     Stages ring(shared, THREADS / LANES);
@@ -238,11 +257,11 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
 #if GROUPED
         begin_turns();
 #endif
-        wait_for_inputs();
         Unit& unit = units.of[warp_index()];
 #pragma unroll 1
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
+            if (number == block_x()) wait_for_inputs();
             // On their way with the first stage.
             Factors factors = factors_of(args, unit);
             Sums acc;

@@ -1,15 +1,17 @@
 // Products of a tile of weights and column tiles by a warp, for every type. Needs COLUMN_TILES, and TYPES: a bit mask.
 //
-// Inputs are cut in 8 slices of whole 256, a matter of the matrix's shape alone; a slice is added up by ascending inputs and
-// the slices as ((0+1)+(2+3))+((4+5)+(6+7)). So it changes no bit how slices are dealt to warps and blocks, and how many
-// columns share a launch.
+// Inputs are cut in SLICES of whole 256, a matter of the matrix's shape alone: 8, or 4 of many inputs, which are those of 8 by twos. A slice is
+// added up by ascending inputs and the slices as ((0+1)+(2+3))+((4+5)+(6+7)). So it changes no bit how slices are dealt to warps and blocks, and
+// how many columns share a launch.
 // Quants: integer sums are exact; per 256 (or 32) inputs there are two float operations per output, three with mins.
 #pragma once
 #include "columns.h"
 #include "mma.h"
 #include "weights.h"
 
-constexpr u32 SLICES = 8;
+#ifndef SLICES
+#define SLICES 8
+#endif
 constexpr u32 MAX_JOBS = 8;
 // Every second sum of a lane is of a column that is not there.
 constexpr u32 NEXT_SUM = KEPT == 1 ? 2 : 1;

@@ -63,7 +63,7 @@ DEVICE Vec4f* part_of(const Unit& unit) {
     return unit.parts + (unit.splits == 1 ? 0 : unit.matrix * unit.splits + unit.split) * SUM_WORDS;
 }
 // Levels of a slice's sums: single ones, pairs, and pairs of pairs.
-constexpr u32 LEVELS = 3;
+constexpr u32 LEVELS = SLICES == 8 ? 3 : 2;
 static_assert(1 << LEVELS == SLICES, "");
 // Where sums wait for others: those of levels that are not held in registers, and then the first of two matrices'. The first
 // SHARED_PLACES are in shared memory, the others in memory that stays in L2.
@@ -188,14 +188,17 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
 template <typename Each>
 DEVICE void for_outputs_in(float* out, u32 rows, const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
     u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
-    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES) * COLUMNS + lane_index() % 4 * 2;
+    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES + first) * COLUMNS + lane_index() % 4 * 2;
+    bool is_row[2] = {row < unit.rows, row + 8 < unit.rows};
+    float* at = out + (u64)column * rows + row;
 #pragma unroll
-    for (u32 ct = first; ct < end; ct++)
+    for (u32 ct = first; ct < end; ct++) {
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 r = row + i / 2 * 8, c = column + ct * COLUMNS + i % 2;
-            if (r < unit.rows && c < args.num_rows) each(ct, i, out + (u64)c * rows + r);
-        }
+        for (u32 i = 0; i < 4; i++)
+            if (is_row[i / 2] && column + i % 2 < args.num_rows) each(ct, i, at + i % 2 * rows + i / 2 * 8);
+        at += COLUMNS * rows;
+        column += COLUMNS;
+    }
 }
 template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
     for_outputs_in(unit.out, unit.rows, args, unit, first, end, each);
@@ -207,18 +210,19 @@ DEVICE void load_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 
 // Column tiles whose outputs are loaded at once.
 constexpr u32 LOADED = EARLY_OUTPUTS ? COLUMN_TILES : 4;
 // `more`: sums of the first of two matrices; else, with EARLY_OUTPUTS, what outputs are added to.
-DEVICE void write_out(const WideArgs& args, const Unit& unit, Sums& more, const Sums& acc) {
+DEVICE void write_out(const WideArgs& args, const Unit& unit, Sums& more, Sums& acc) {
     bool adds = args.matrices == 1 && args.accumulate;
+    // All of them, whatever is written: side by side, where each would wait for the one before.
+    if (args.matrices == 2)
+#pragma unroll
+        for (u32 ct = 0; ct < COLUMN_TILES; ct++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) acc[ct][i] = silu(more[ct][i]) * acc[ct][i];
 #pragma unroll
     for (u32 first = 0; first < COLUMN_TILES; first += LOADED) {
         u32 end = smaller(first + LOADED, (u32)COLUMN_TILES);
         if (adds && !EARLY_OUTPUTS) load_outputs(args, unit, first, end, more);
-        for_outputs(args, unit, first, end, [&](u32 ct, u32 i, float* to) {
-            float value = acc[ct][i];
-            if (args.matrices == 2) value = silu(more[ct][i]) * value;
-            else if (adds) value = more[ct][i] + value;
-            *to = value;
-        });
+        for_outputs(args, unit, first, end, [&](u32 ct, u32 i, float* to) { *to = adds ? more[ct][i] + acc[ct][i] : acc[ct][i]; });
     }
 }
 

@@ -196,12 +196,20 @@ fn a_row_that_sees_many_splits_has_the_bits_of_many_launches() {
     check_after_prompt(&longer, kv_type, (17_000, 500));
 }
 
-/// A feed-forward part of ten times 256 inputs: of two slices the last piece is another warp's than the first.
+/// A feed-forward part of ten times 256 inputs: of two slices the last piece is another warp's than the first. And one of so many inputs that
+/// there are half as many slices.
 #[test]
 fn slices_of_two_warps_have_the_bits_of_many_launches() {
     let (name, kv_type) = HYBRID[2];
-    let wider = remade(name, &[("qwen35.feed_forward_length", 2560)], 10);
-    check_after_prompt(&wider, kv_type, (20, 20));
+    for times in [10, 17] {
+        let length = 256 * times;
+        let wider = remade(
+            name,
+            &[("qwen35.feed_forward_length", length)],
+            times as usize,
+        );
+        check_after_prompt(&wider, kv_type, (20, 20));
+    }
 }
 
 /// A launch goes on with the next token where that is asked for in time, and ends where it is not, or where something else is.

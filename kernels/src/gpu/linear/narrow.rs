@@ -21,7 +21,7 @@ use crate::gpu::linear::narrow::sizes::{
 };
 pub(super) use crate::gpu::linear::narrow::sources::sources;
 use crate::gpu::linear::narrow::sources::{Kind, ring_source, row_source};
-use crate::gpu::linear::work::{COLUMNS, SLICES, Work, dtypes};
+use crate::gpu::linear::work::{COLUMNS, SLICES, Work, dtypes, slices_of};
 use crate::gpu::matrix::{TILE_ROWS, tile_bytes};
 
 /// Tiles of a warp's ring.
@@ -264,8 +264,11 @@ impl Narrow {
             && work.num_rows == 1
             && work.cols.is_multiple_of(4)
             && work.cols <= MOST_NORMED_COLS;
+        // A slice of many inputs is as long as two.
+        let all_slices = slices_of(work.cols);
         let choice = Choice {
             row_inside,
+            slices: (choice.slices * all_slices / SLICES).max(1),
             ..choice
         };
         let column_tiles = work.num_rows.div_ceil(COLUMNS);
@@ -281,7 +284,7 @@ impl Narrow {
         } else {
             column_tiles * 128 * 4
         };
-        let pieces = work.matrices * SLICES / choice.slices;
+        let pieces = work.matrices * all_slices / choice.slices;
         let sums = pieces * slot;
         let round = (SUMS_BYTES[usize::from(!row_inside)] / sums)
             .min(sixteens / blocks + 2)
@@ -323,6 +326,7 @@ impl Narrow {
             kind: Kind {
                 row_blocks: row_blocks(choice, work.cols),
                 one_job: work.heights.iter().filter(|rows| **rows > 0).count() == 1,
+                slices: all_slices,
             },
             blocks,
             shared_bytes: match choice.apart {
@@ -373,7 +377,7 @@ impl Narrow {
                 types,
                 self.matrices,
                 self.choice,
-                self.kind.one_job,
+                self.kind,
                 (is_normed, held.one_tile),
             ),
         }

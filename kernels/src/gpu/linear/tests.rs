@@ -7,6 +7,8 @@ use crate::gpu::driver::DeviceFacts;
 use crate::gpu::linear::work::Work;
 
 const COLS: usize = 2304;
+/// So many that there are half as many slices.
+const MANY_COLS: usize = 4352;
 
 /// Weights of a type, with scales that are finite.
 fn matrix(device: &GpuDevice, dtype: DType, rows: usize, cols: usize) -> Matrix {
@@ -27,33 +29,35 @@ fn matrix(device: &GpuDevice, dtype: DType, rows: usize, cols: usize) -> Matrix 
 #[test]
 fn no_shape_changes_a_bit() {
     let device = GpuDevice::emulated().expect("an emulation");
-    let gamma: Vec<f32> = (0..COLS).map(|i| 0.5 + (i % 97) as f32 / 64.0).collect();
-    let mut given_gamma = device.zeros(COLS).expect("memory");
-    device.write(&mut given_gamma, 0, &gamma);
-    let norm = Norm {
-        gamma: &given_gamma,
-        eps: 1e-6,
-    };
+    let gammas = [COLS, MANY_COLS].map(|cols| {
+        let gamma: Vec<f32> = (0..cols).map(|i| 0.5 + (i % 97) as f32 / 64.0).collect();
+        let mut given = device.zeros(cols).expect("memory");
+        device.write(&mut given, 0, &gamma);
+        given
+    });
+    let [norm, long_norm] = gammas.each_ref().map(|gamma| Norm { gamma, eps: 1e-6 });
     let mut in_clusters = Vec::new();
-    for (dtype, up, most_rows, norm) in [
-        (DType::Q4K, None, 75, Some(norm)),
-        (DType::Q8_0, Some(DType::Q6K), 19, None),
-        (DType::Q6K, Some(DType::Q5K), 43, None),
-        (DType::Q4K, Some(DType::Q4K), 27, Some(norm)),
-        (DType::Q2K, Some(DType::Q3K), 11, None),
-        (DType::Iq4Xs, None, 30, None),
-        (DType::Q8_0, None, 12, None),
-        (DType::BF16, None, 67, Some(norm)),
+    for (cols, dtype, up, most_rows, norm) in [
+        (COLS, DType::Q4K, None, 75, Some(norm)),
+        (COLS, DType::Q8_0, Some(DType::Q6K), 19, None),
+        (COLS, DType::Q6K, Some(DType::Q5K), 43, None),
+        (COLS, DType::Q4K, Some(DType::Q4K), 27, Some(norm)),
+        (COLS, DType::Q2K, Some(DType::Q3K), 11, None),
+        (COLS, DType::Iq4Xs, None, 30, None),
+        (COLS, DType::Q8_0, None, 12, None),
+        (COLS, DType::BF16, None, 67, Some(norm)),
+        (MANY_COLS, DType::Q4K, Some(DType::Q6K), 26, Some(long_norm)),
+        (MANY_COLS, DType::BF16, None, 11, None),
     ] {
-        let values: Vec<f32> = (0..most_rows * COLS)
+        let values: Vec<f32> = (0..most_rows * cols)
             .map(|i| ((i * 37) % 257) as f32 - 128.0)
             .collect();
         let rows = 150;
-        let weight = matrix(&device, dtype, rows, COLS);
-        let up = up.map(|dtype| matrix(&device, dtype, rows, COLS));
+        let weight = matrix(&device, dtype, rows, cols);
+        let up = up.map(|dtype| matrix(&device, dtype, rows, cols));
         let run = |choose: &dyn Fn(&Work<'_>) -> Vec<Shape>, first: usize, num_rows: usize| {
-            let mut part = device.zeros(num_rows * COLS).expect("memory");
-            device.write(&mut part, 0, &values[first * COLS..][..num_rows * COLS]);
+            let mut part = device.zeros(num_rows * cols).expect("memory");
+            device.write(&mut part, 0, &values[first * cols..][..num_rows * cols]);
             let out = device.zeros(num_rows * rows).expect("memory");
             let before = norm.map_or(Before::Nothing, Before::Norm);
             let given = rows_of(&part, num_rows, before);
@@ -89,14 +93,15 @@ fn no_shape_changes_a_bit() {
                 };
                 let is_clustered =
                     |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.cluster > 1);
+                let is_rare = |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.cluster > 1 || wide.is_mixed());
                 let all = |work: &Work<'_>| {
                     let shapes = Shape::all(work, &facts).into_iter();
-                    let (clustered, others): (Vec<_>, Vec<_>) = shapes.partition(is_clustered);
-                    let clustered = clustered.into_iter().step_by(some / 2 + 1);
-                    clustered.chain(others.into_iter().step_by(some)).collect()
+                    let (rare, others): (Vec<_>, Vec<_>) = shapes.partition(is_rare);
+                    let rare = rare.into_iter().step_by(some / 2 + 1);
+                    rare.chain(others.into_iter().step_by(some)).collect()
                 };
                 for (shape, got) in run(&all, 0, num_rows) {
-                    let what = format!("{dtype}, {num_rows} rows: {shape:?}");
+                    let what = format!("{dtype}, {cols} inputs, {num_rows} rows: {shape:?}");
                     assert!(got == alone[..got.len()], "{what}");
                     if is_clustered(&shape) {
                         in_clusters.push(dtype);

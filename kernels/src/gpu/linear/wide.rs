@@ -60,6 +60,8 @@ pub(in crate::gpu) struct Wide {
     stages: usize,
     /// Blocks that a multiprocessor holds at a time.
     resident: usize,
+    /// Of the inputs, each of which is added up by itself.
+    slices: usize,
     /// Of the inputs, among units of work.
     pub splits: usize,
     /// Row blocks, the first ones, that are not split.
@@ -280,6 +282,7 @@ impl Wide {
             define("ROW_WARPS", self.row_warps),
             define("STAGES", self.stages),
             define("RESIDENT", self.resident),
+            define("SLICES", self.slices),
         ]);
         Source {
             name,
@@ -364,7 +367,7 @@ mod tests {
             ..hopper()
         };
         for num_rows in [17, 23, 24] {
-            match shape_of(DType::Q4K, num_rows, 6144, &facts) {
+            match shape_of(DType::Q4K, num_rows, 3840, &facts) {
                 Shape::Narrow(shape) => panic!("{shape:?}"),
                 Shape::Wide(shape) => {
                     assert_eq!(shape.stages, 5, "{num_rows} rows: {shape:?}");

@@ -55,8 +55,15 @@ pub(super) struct Jobs {
     pub blocks: u32,
 }
 
-/// Slices of the inputs, each added up by itself.
+/// Slices of the inputs at most, each added up by itself.
 pub(in crate::gpu) const SLICES: usize = 8;
+/// Inputs from which on there are half as many: sums that meet take time, and half as many are enough to share.
+const MANY_COLS: usize = 4096;
+
+/// Slices of so many inputs.
+pub(in crate::gpu) fn slices_of(cols: usize) -> usize {
+    if cols < MANY_COLS { SLICES } else { SLICES / 2 }
+}
 
 /// What is multiplied: a matrix, or a gate and up pair.
 pub(super) struct Product<'a> {

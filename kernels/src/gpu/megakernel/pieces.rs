@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use tensor::DType;
 
 use crate::gpu::driver::DevicePtr;
-use crate::gpu::linear::SLICES;
+use crate::gpu::linear::{self, SLICES};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 use crate::gpu::megakernel::phases::Share;
 
@@ -79,8 +79,9 @@ pub(super) struct Plan {
     last_sixteens: usize,
 }
 
-/// The first 256 inputs of a slice, counted in such.
+/// The first 256 inputs of a slice, counted in such. Where slices are half as many, each second one is empty.
 fn first_block(slice: usize, cols: usize) -> usize {
+    let slice = slice.next_multiple_of(SLICES / linear::slices_of(cols));
     slice * cols.div_ceil(256) / SLICES
 }
 

@@ -19,7 +19,7 @@ pub struct Choice {
     pub resident: usize,
     /// A single row is made ready by every block for itself.
     pub row_inside: bool,
-    /// Of a piece of work: 1 or 2.
+    /// Of a piece of work: 1 or 2, of many inputs 1.
     pub slices: usize,
     /// A block has more than half of a multiprocessor's shared memory, so that no two of the launch come to lie on one.
     pub apart: bool,

@@ -4,7 +4,7 @@ use tensor::DType;
 
 use crate::gpu::linear::narrow::choice::{Choice, is_heavy};
 use crate::gpu::linear::narrow::{MOST_COLUMN_TILES, MOST_ROW_BLOCKS};
-use crate::gpu::linear::work::{SLICES, Work, dtypes};
+use crate::gpu::linear::work::{Work, dtypes, slices_of};
 use crate::gpu::matrix::{Form, TILE_ROWS, tile_bytes};
 
 /// Blocks of 256 inputs of a single row that a warp has at once: as many as there are for it.
@@ -49,13 +49,14 @@ impl Held {
             return None;
         }
         let blocks_of_256 = work.cols.div_ceil(256);
-        let start = |slice: usize| slice * blocks_of_256 / SLICES;
-        let of_piece = (0..SLICES).step_by(slices);
+        let all_slices = slices_of(work.cols);
+        let start = |slice: usize| slice * blocks_of_256 / all_slices;
+        let of_piece = (0..all_slices).step_by(slices);
         let of_piece = of_piece.map(|slice| start(slice + slices) - start(slice));
         let of_piece = of_piece.max().unwrap_or(0);
         let tiles = |dtype: DType| of_piece * (256 / Form::of(dtype).cols());
         let piece_bytes = dtypes(work.types).map(|dtype| tiles(dtype) * tile_bytes(dtype));
-        let pieces = sixteens * work.matrices * SLICES / slices;
+        let pieces = sixteens * work.matrices * all_slices / slices;
         let warp_bytes = pieces.div_ceil(warps) * piece_bytes.max()?;
         Some(Self {
             warp_bytes,

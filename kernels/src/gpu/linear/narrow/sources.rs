@@ -6,6 +6,7 @@ use crate::gpu::linear::narrow::choice::{
     is_heavy, is_light,
 };
 use crate::gpu::linear::narrow::{MOST_ROW_BLOCKS, most_column_tiles};
+use crate::gpu::linear::work::SLICES;
 
 /// What the kernel is compiled for besides, so that it is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct Kind {
     pub row_blocks: usize,
     /// Whether there is one matrix, or pair of them.
     pub one_job: bool,
+    /// Of the inputs.
+    pub slices: usize,
 }
 
 /// The kernel for such launches; `types`: bit mask of the types in use.
@@ -36,6 +39,7 @@ pub fn ring_source(
             define("WARPS", choice.warps),
             define("STAGES", stages),
             define("RESIDENT", choice.resident),
+            define("SLICES", kind.slices),
             define("SLICES_OF_PIECE", choice.slices),
             define("COLUMN_TILES", column_tiles),
             define("ROW_BLOCKS", kind.row_blocks),
@@ -50,7 +54,7 @@ pub fn row_source(
     types: u32,
     matrices: usize,
     choice: Choice,
-    one_job: bool,
+    kind: Kind,
     (is_normed, one_tile): (bool, bool),
 ) -> Source {
     let define = |name, value: usize| (name, value.to_string());
@@ -62,8 +66,9 @@ pub fn row_source(
             define("GATED", matrices - 1),
             define("WARPS", choice.warps),
             define("RESIDENT", choice.resident),
+            define("SLICES", kind.slices),
             define("SLICES_OF_PIECE", choice.slices),
-            define("ONE_JOB", usize::from(one_job)),
+            define("ONE_JOB", usize::from(kind.one_job)),
             define("CLUSTER", choice.cluster),
             define("NORMED", usize::from(is_normed)),
             define("ONE_TILE", usize::from(one_tile)),
@@ -77,10 +82,12 @@ pub fn sources(types: u32, matrices: usize) -> Vec<Source> {
     let full = Kind {
         row_blocks: MOST_ROW_BLOCKS,
         one_job: false,
+        slices: SLICES / 2,
     };
     let short = Kind {
         row_blocks: 1,
         one_job: true,
+        slices: SLICES,
     };
     let kinds = [
         (USUAL, 1, full),
@@ -107,7 +114,7 @@ pub fn sources(types: u32, matrices: usize) -> Vec<Source> {
         let of_row = (choice.cluster == 1, choice.cluster == 1 && !is_light(types));
         let row = choice
             .held
-            .then(|| row_source(types, matrices, choice, kind.one_job, of_row));
+            .then(|| row_source(types, matrices, choice, kind, of_row));
         // Also of matrices that are too large to be held.
         let ring = ring_source(types, matrices, choice, 2, column_tiles, kind);
         [Some(ring), row].into_iter().flatten()

@@ -4,7 +4,7 @@ use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, Source};
 use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
-use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes};
+use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes, slices_of};
 use crate::gpu::matrix::Form;
 
 /// Column tiles of a warp that kernels are compiled for. Nine are the 65 rows of a large tree.
@@ -98,6 +98,7 @@ pub(in crate::gpu::linear) fn sources(types: u32) -> Vec<Source> {
         column_warps,
         stages: 2,
         resident,
+        slices: SLICES,
         splits: 1,
         whole_blocks: 0,
         matrices: 1,
@@ -123,6 +124,7 @@ pub(in crate::gpu::linear) fn sources(types: u32) -> Vec<Source> {
     let clustered = Wide {
         fed: true,
         cluster: 4,
+        slices: SLICES / 2,
         ..shape(3, 11, 1, 1)
     };
     let shapes = by_warps
@@ -144,7 +146,8 @@ impl Wide {
         let choices = threads.into_iter().flat_map(|threads| {
             let choices = ROW_WARPS
                 .iter()
-                .flat_map(|&row_warps| SPLITS.map(|splits| (row_warps, splits)));
+                .flat_map(|&row_warps| SPLITS.map(|splits| (row_warps, splits)))
+                .filter(|(_, splits)| *splits <= slices_of(work.cols));
             choices.map(move |(row_warps, splits)| (row_warps, splits, threads))
         });
         choices.filter_map(move |(row_warps, splits, most_threads)| {
@@ -203,6 +206,7 @@ impl Wide {
         });
         let choices =
             choices.filter(move |(.., (_, meeting))| can_mix || *meeting != Meeting::OfRest);
+        let choices = choices.filter(|(.., (splits, _))| *splits <= slices_of(work.cols));
         // Where sums meet in memory, with 8 of the rest that takes longer than is won (docs/tuning.md, "Steps of trees").
         let can_have_8 = work.matrices == 2;
         let choices =
@@ -276,6 +280,7 @@ impl Wide {
             column_warps: 1,
             stages: 2,
             resident: 1,
+            slices: slices_of(work.cols),
             splits: 1,
             whole_blocks: 0,
             matrices: work.matrices,
@@ -314,10 +319,14 @@ impl Wide {
             false => (stage, 0),
         };
         let place = self.column_tiles * threads * 16;
-        // A cluster's sums have a place of their own, and a counter for each warp.
+        // Of a cluster's sums what comes to a warp, by fours of a lane, and its counter.
         let (inbox, own) = match self.cluster {
             1 => (0, own),
-            _ => (place, own + threads / 32 * 8),
+            cluster => {
+                let fours = (self.column_tiles * 4 / cluster).div_ceil(4);
+                let warps = threads / 32;
+                (warps * cluster * fours * 512, own + warps * 8)
+            }
         };
         let [least, most] = self.places_of_sums(work.types);
         let options = [full.max(1), (full / 2).max(1), 1];
@@ -353,13 +362,13 @@ impl Wide {
         let are_floats = dtypes(types).any(|dtype| Form::of(dtype) == Form::Floats);
         // See HOLDS_SUMS in gpu/matmul_fed.cu.
         let held = usize::from(self.grouped && are_floats);
-        let slices = SLICES / self.splits;
+        let slices = self.slices / self.splits;
         let levels = (slices.ilog2() as usize).saturating_sub(held);
         if !self.fed {
             return [levels.min(1); 2];
         }
         let least = if held == 0 { levels.min(1) } else { 0 };
-        let of_first_matrix = usize::from(self.matrices == 2 && slices == SLICES);
+        let of_first_matrix = usize::from(self.matrices == 2 && slices == self.slices);
         [least, levels + of_first_matrix]
     }
 }

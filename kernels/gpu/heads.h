@@ -71,15 +71,20 @@ struct Head {
         if (is_key) page = (u64)page_of(args.tables, segment, row.slot) * args.num_kv_heads + kv_head;
     }
 
+    // Of the key's head.
+    DEVICE_MEMBER KeyUnit* key_page(const PrepareArgs& args) const { return args.cache_k + page * KeyFormat::PAGE_UNITS; }
     // A key and its values to where they are kept.
     DEVICE_MEMBER void store(const PrepareArgs& args, const float (&key)[HEAD_VALUES], const float (&value)[HEAD_VALUES]) const {
-        store_row<K_TYPE, true>(args.cache_k + page * KeyFormat::PAGE_UNITS, token, key);
+        store_row<K_TYPE, true>(key_page(args), token, key);
+        store_values(args, value);
+    }
+    DEVICE_MEMBER void store_values(const PrepareArgs& args, const float (&value)[HEAD_VALUES]) const {
         store_row<V_TYPE, false>(args.cache_v + page * ValueFormat::PAGE_UNITS, token, value);
     }
     DEVICE_MEMBER float* query(const PrepareArgs& args, u64 row_index) const { return args.q + (row_index * args.num_heads + head) * args.q_stride; }
-    // Normed and rotated, to `to` of a query, a key and its values to where they are kept. `x`: room for D in shared memory; it may be
-    // `to`.
-    DEVICE_MEMBER void make_ready(const PrepareArgs& args, u64 row_index, float* x, float* to) const {
+    // Normed and rotated, to `to` of a query, a key and its values to where they are kept; not a key if KEEPS_KEYS says so. `x`: room for D in
+    // shared memory, where a key without codes is then; it may be `to`.
+    template <bool KEEPS_KEYS = true> DEVICE_MEMBER void make_ready(const PrepareArgs& args, u64 row_index, float* x, float* to) const {
         u32 lane = lane_index();
         u64 key_at = (row_index * args.num_kv_heads + kv_head) * HEAD_DIM;
         const float* from = is_key ? args.k + key_at : query(args, row_index);
@@ -117,7 +122,8 @@ struct Head {
         if constexpr (ROTATES_KEYS) rotate(values, false);
         if (is_key) {
             if constexpr (ROTATES_VALUES) rotate(kept, false);
-            store(args, values, kept);
+            if constexpr (KEEPS_KEYS) store(args, values, kept);
+            else store_values(args, kept);
             return;
         }
 #pragma unroll

@@ -4,23 +4,44 @@
 #include "heads.h"
 
 constexpr u32 WARPS = 4;
+// Words between heads, so that those of eight dims of four heads lie in different banks.
+constexpr u32 HEAD_WORDS = HEAD_DIM + 8;
+
+// Keys of as many rows as there are warps, of one head: a dim's are neighbours where the rows are, and go out together.
+DEVICE void keep_keys(const PrepareArgs& args, const Head& head, bool has_row, const float (&keys)[WARPS][HEAD_WORDS]) {
+    SHARED KeyUnit* places[WARPS];
+    if (lane_index() == 0) places[warp_index()] = has_row ? head.key_page(args) + head.token : nullptr;
+    sync_threads();
+    for (u32 at = thread_index(); at < WARPS * HEAD_DIM; at += block_threads()) {
+        u32 d = at / WARPS, row = at % WARPS;
+        if (places[row]) places[row][key_place(d, 0)] = to_unit<K_TYPE>(keys[row][d]);
+    }
+}
 
 // A warp a head of a row. Queries are changed in place. Attention does not start before the product in front of this kernel has ended, or its
 // blocks go where that leaves room first.
 KERNEL_AHEAD(prepare, PrepareArgs, 128, 1) {
-    SHARED float heads[WARPS][HEAD_DIM];
-    u32 number = block_y() * WARPS + warp_index();
-    Head head(args, smaller(number, args.num_heads + args.num_kv_heads - 1));
-    Row row = args.tables.rows[block_x()];
-    if (row.segment == NONE || number >= args.num_heads + args.num_kv_heads) {
-        wait_for_inputs();
-        let_next_start();
-        return;
+    SHARED float heads[WARPS][HEAD_WORDS];
+    u32 first = block_y() * WARPS, all = args.num_heads + args.num_kv_heads, number = first + warp_index(), row_index = block_x();
+    // Blocks of as many rows as there are warps that all have keys share them the other way round: each has one head of all the rows.
+    u32 first_row = row_index / WARPS * WARPS;
+    bool are_keys = !KeyFormat::IS_CODED && first >= args.num_heads && first + WARPS <= all && first_row + WARPS <= grid_x();
+    if (are_keys) {
+        number = first + row_index % WARPS;
+        row_index = first_row + warp_index();
     }
-    head.take(args, row);
+    Head head(args, smaller(number, all - 1));
+    Row row = args.tables.rows[row_index];
+    bool has_row = row.segment != NONE && number < all;
+    if (has_row) head.take(args, row);
     wait_for_inputs();
     let_next_start();
-    head.make_ready(args, block_x(), heads[warp_index()], head.query(args, block_x()));
+    if (are_keys) {
+        if (has_row) head.make_ready<false>(args, row_index, heads[warp_index()], nullptr);
+        keep_keys(args, head, has_row, heads);
+    } else if (has_row) {
+        head.make_ready(args, row_index, heads[warp_index()], head.query(args, row_index));
+    }
 }
 
 struct AnswerArgs {

@@ -68,6 +68,12 @@ template <u32 COUNT> DEVICE void levels_of(const float (&x)[COUNT], u32 (&codes)
     }
 }
 
+// As it is kept, of types without codes.
+template <u32 TYPE> DEVICE typename UnitOf<TYPE>::Unit to_unit(float x) {
+    if constexpr (TYPE == F32) return x;
+    else return TYPE == BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+}
+
 // Keeps a row. `page`: of the head.
 template <u32 TYPE, bool IS_KEY, u32 COUNT>
 DEVICE void store_row(typename UnitOf<TYPE>::Unit* page, u32 token, const float (&x)[COUNT]) {
@@ -78,9 +84,7 @@ DEVICE void store_row(typename UnitOf<TYPE>::Unit* page, u32 token, const float 
         for (u32 i = 0; i < COUNT; i++) {
             u32 d = lane + i * LANES;
             if (d >= HEAD_DIM) continue;
-            u32 place = place_of<TYPE, IS_KEY>(d, token);
-            if constexpr (TYPE == F32) page[place] = x[i];
-            else page[place] = TYPE == BF16 ? f32_to_bf16(x[i]) : f32_to_f16(x[i]);
+            page[place_of<TYPE, IS_KEY>(d, token)] = to_unit<TYPE>(x[i]);
         }
     } else {
         u32 codes[COUNT];

@@ -81,9 +81,10 @@ DEVICE void put_factor_of(const ActivateArgs& args, const RowOf& x, u32 row) {
 #endif
 
 // Only the last blocks have sums that meet: with all the registers that those would take, few of the others found room.
-KERNEL_AHEAD(activate, ActivateArgs, THREADS, REST ? 4 : 1) {
+KERNEL_AHEAD(activate, ActivateArgs, THREADS, REST ? 5 : 1) {
     let_next_start();
-    u32 row = block_x(), cols = args.cols, block = WARPS * block_y() + warp_index();
+    // The last stretch first: what takes longer is there.
+    u32 row = block_x(), cols = args.cols, stretch = grid_y() - 1 - block_y(), block = WARPS * stretch + warp_index();
     RowOf x = {args.x + (u64)row * cols, cols, ALIGNED};
     float v[OWN] = {};
 #if GATED
@@ -95,7 +96,7 @@ KERNEL_AHEAD(activate, ActivateArgs, THREADS, REST ? 4 : 1) {
     float gamma[OWN];
     load_block({args.gamma, cols, ALIGNED}, block, gamma);
     wait_for_inputs();
-    if (256 * WARPS * block_y() >= cols) return put_factor_of(args, x, row);
+    if (256 * WARPS * stretch >= cols) return put_factor_of(args, x, row);
     load_block(x, block, v);
     scale(v, gamma);
 #else

@@ -17,7 +17,7 @@ struct PrepareArgs {
     u32 rows_per_warp;
     float q_scale;
 };
-constexpr u32 PREPARE_WARPS = 4;
+constexpr u32 PREPARE_WARPS = 4, PREPARE_BLOCKS = 10;
 
 template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u32 first_channel, float length) {
     const Layer& layer = args.layer;
@@ -40,8 +40,9 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
     }
 }
 
-// A walk does not start before the product in front of this kernel has ended, or its blocks go where that leaves room first.
-KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, 1) {
+// A walk does not start before the product in front of this kernel has ended, or its blocks go where that leaves room first. So many blocks of a
+// multiprocessor are all that a tree of 64 rows has for it: none waits for another's end.
+KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, PREPARE_BLOCKS) {
     u32 head = block_y() * PREPARE_WARPS + warp_index();
     if (head < 2 * HK) prepare_rows<DK>(args, head, head * DK, head < HK ? args.q_scale : 1.0f);
     else if (head < HEADS) prepare_rows<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, 0.0f);

@@ -138,7 +138,12 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(&shape.keys_and_values(), "prepare", launch, prepare)
+        self.launch(
+            &shape.keys_and_values(),
+            "prepare",
+            launch.spread(self.facts()),
+            prepare,
+        )
     }
 
     /// Makes rows ready, and attends to what is stored.

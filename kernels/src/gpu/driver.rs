@@ -80,6 +80,28 @@ pub(crate) struct Launch {
     pub shared_bytes: u32,
 }
 
+/// Blocks of a multiprocessor up to which a launch can be spread.
+const MOST_SPREAD: u32 = 8;
+/// What such a block has of its own at most, and is given.
+const SPREAD_OWN_BYTES: u32 = 6 << 10;
+
+impl Launch {
+    /// With so much shared memory that the blocks come to lie on all multiprocessors alike: they begin while the launch before has not ended, and
+    /// all of them would go where that leaves room first.
+    pub fn spread(self, facts: &DeviceFacts) -> Self {
+        let blocks: u32 = self.grid.iter().product();
+        let of_each = blocks.div_ceil(facts.multiprocessors.max(1)).max(1);
+        if of_each > MOST_SPREAD {
+            return self;
+        }
+        let bytes = (facts.shared_bytes_per_block / of_each).saturating_sub(SPREAD_OWN_BYTES);
+        Self {
+            shared_bytes: bytes / 128 * 128,
+            ..self
+        }
+    }
+}
+
 /// Source of a module and how to compile it.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {

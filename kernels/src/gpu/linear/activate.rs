@@ -193,7 +193,12 @@ impl GpuDevice {
             threads: ACTIVATE_THREADS,
             shared_bytes: 0,
         };
-        self.launch(&kind.source(), "activate", launch, &args)?;
+        self.launch(
+            &kind.source(),
+            "activate",
+            launch.spread(self.facts()),
+            &args,
+        )?;
         Ok(Activated { forms: to, factors })
     }
 }

@@ -88,7 +88,11 @@ struct Feed {
         auto begin = [&](u32 stage, u32 count) {
             if (lane == 0) ring.expect(stage, count * (row_tiles * tile_bytes(T) + S::COLUMN_BYTES));
             sync_warp();
-            if (has_rows) ring.copy(stage, stages + stage * STAGE_BYTES + lane * S::ROW_BYTES, rows, count * tile_bytes(T));
+            if (has_rows) {
+                u8* to = stages + stage * STAGE_BYTES + lane * S::ROW_BYTES;
+                if (args.column_blocks == 1) ring.copy_once(stage, to, rows, count * tile_bytes(T));
+                else ring.copy(stage, to, rows, count * tile_bytes(T));
+            }
             rows += S::STEP * tile_bytes(T);
         };
         bool is_begun = unit.number == block_x() && matrix == unit.matrix;
@@ -152,61 +156,62 @@ struct Multiply {
 };
 
 #if CLUSTER > 1
-// A block of the cluster sums up and writes these of a lane's four outputs of a column tile: OWN of a lane, which come by fours.
-constexpr u32 SHARE = 4 / CLUSTER, OWN = COLUMN_TILES * SHARE, FOURS = (OWN + 3) / 4;
-constexpr u32 INBOX_WORDS = CLUSTER * FOURS * 4 * LANES;
-DEVICE void put_in_cluster(const WideArgs& args, const Unit& unit, Inbox inbox, const Factors& factors, const Sums& acc) {
-    u32 rank = unit.split, lane = lane_index(), rows = unit.rows;
-    if (lane == 0) inbox.expect(INBOX_WORDS * sizeof(float));
-    // Where the first of its own are, as in c of mma.h.
-    u32 row = unit.first_row + warp_index() * TILE_ROWS + lane / 4 + rank * SHARE / 2 * 8;
-    u32 of_tile = lane % 4 * 2 + rank * SHARE % 2, column = unit.column_block * BLOCK_COLUMN_TILES * COLUMNS + of_tile;
+// A block of the cluster sums up and writes these column tiles.
+constexpr u32 OWN_TILES = (COLUMN_TILES + CLUSTER - 1) / CLUSTER;
+constexpr u32 INBOX_WORDS = CLUSTER * OWN_TILES * 4 * LANES;
+DEVICE void put_in_cluster(const WideArgs& args, const Unit& unit, Inbox inbox, const Sums& acc) {
+    u32 rank = unit.split, lane = lane_index(), rows = unit.rows, first_tile = rank * OWN_TILES;
+    u32 count = first_tile >= COLUMN_TILES ? 0 : smaller(OWN_TILES, COLUMN_TILES - first_tile);
+    if (lane == 0) inbox.expect(CLUSTER * count * LANES * sizeof(Vec4f));
+    u32 row = unit.first_row + warp_index() * TILE_ROWS + lane / 4;
+    u32 column = (unit.column_block * BLOCK_COLUMN_TILES + first_tile) * COLUMNS + lane % 4 * 2;
     float* first = unit.out + (u64)column * rows + row;
     auto each_own = [&](const auto& each) {
         float* at = first;
 #pragma unroll
-        for (u32 k = 0; k < OWN; k++) {
-            u32 ct = k / SHARE, j = k % SHARE;
-            if (row < rows && column + ct * COLUMNS + j < args.num_rows) each(k, at + j * rows);
-            if (j == SHARE - 1) at += COLUMNS * rows;
+        for (u32 t = 0; t < OWN_TILES; t++) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                if (t < count && row + i / 2 * 8 < rows && column + t * COLUMNS + i % 2 < args.num_rows) each(t, i, at + i % 2 * rows + i / 2 * 8);
+            at += COLUMNS * rows;
         }
     };
-    float before[OWN] = {};
-    if (args.accumulate) each_own([&](u32 k, const float* at) { before[k] = *at; });
+    float before[OWN_TILES][4] = {}, factors[OWN_TILES][2];
+    if (args.accumulate) each_own([&](u32 t, u32 i, const float* at) { before[t][i] = *at; });
+    if (args.factors)
+#pragma unroll
+        for (u32 t = 0; t < OWN_TILES; t++)
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                u32 c = column + t * COLUMNS + j;
+                factors[t][j] = t < count && c < args.num_rows ? args.factors[c] : 0.0f;
+            }
     wait_for_cluster();
 #pragma unroll
-    for (u32 block = 0; block < CLUSTER; block++) {
-        Inbox to = inbox.of_block(block);
-        auto value = [&](u32 k) { return k < OWN ? acc[k / SHARE][block * SHARE + k % SHARE] : 0.0f; };
-#pragma unroll
-        for (u32 k = 0; k < OWN; k += 4)
-            to.send((rank * FOURS * LANES + k / 4 * LANES + lane) * 4, Vec4f{value(k), value(k + 1), value(k + 2), value(k + 3)});
+    for (u32 ct = 0; ct < COLUMN_TILES; ct++) {
+        Inbox to = inbox.of_block(ct / OWN_TILES);
+        to.send(((rank * OWN_TILES + ct % OWN_TILES) * LANES + lane) * 4, Vec4f{acc[ct][0], acc[ct][1], acc[ct][2], acc[ct][3]});
     }
     inbox.wait_until_full();
-    float own[FOURS * 4];
+    float own[OWN_TILES][4];
 #pragma unroll
-    for (u32 k = 0; k < OWN; k += 4) {
+    for (u32 t = 0; t < OWN_TILES; t++) {
         Vec4f v[CLUSTER];
 #pragma unroll
-        for (u32 s = 0; s < CLUSTER; s++) v[s] = inbox.four((s * FOURS * LANES + k / 4 * LANES + lane) * 4);
-        auto sum = [&](auto of) {
-            float some = of(v[0]) + of(v[1]);
-            if constexpr (CLUSTER == 4) some += of(v[2]) + of(v[3]);
-            return some;
-        };
-        own[k] = sum([](const Vec4f& four) { return four.x; });
-        own[k + 1] = sum([](const Vec4f& four) { return four.y; });
-        own[k + 2] = sum([](const Vec4f& four) { return four.z; });
-        own[k + 3] = sum([](const Vec4f& four) { return four.w; });
-    }
-    if (args.factors) {
+        for (u32 s = 0; s < CLUSTER; s++) v[s] = inbox.four(((s * OWN_TILES + t) * LANES + lane) * 4);
 #pragma unroll
-        for (u32 k = 0; k < OWN; k++) {
-            u32 tile = k / SHARE * COLUMNS;
-            own[k] = multiply(shuffle(factors.of[tile / LANES], tile % LANES + of_tile + k % SHARE), own[k]);
-        }
+        for (u32 apart = 1; apart < CLUSTER; apart *= 2)
+#pragma unroll
+            for (u32 s = 0; s + apart < CLUSTER; s += 2 * apart) {
+                const Vec4f& other = v[s + apart];
+                v[s] = {v[s].x + other.x, v[s].y + other.y, v[s].z + other.z, v[s].w + other.w};
+            }
+        own[t][0] = v[0].x, own[t][1] = v[0].y, own[t][2] = v[0].z, own[t][3] = v[0].w;
+        if (args.factors)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) own[t][i] = multiply(factors[t][i % 2], own[t][i]);
     }
-    each_own([&](u32 k, float* to) { *to = args.accumulate ? before[k] + own[k] : own[k]; });
+    each_own([&](u32 t, u32 i, float* to) { *to = args.accumulate ? before[t][i] + own[t][i] : own[t][i]; });
 }
 #endif
 
@@ -262,13 +267,13 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
         for (u32 number = block_x(); number < args.units; number += grid_x()) {
             find_unit_of_warp(args, number, unit);
             if (number == block_x()) wait_for_inputs();
-            // On their way with the first stage.
-            Factors factors = factors_of(args, unit);
             Sums acc;
 #if CLUSTER > 1
             visit_type<Multiply>(unit.types[0], args, unit, unit.matrix, ring, stages, sums, acc);
-            put_in_cluster(args, unit, inbox, factors, acc);
+            put_in_cluster(args, unit, inbox, acc);
 #else
+            // On their way with the first stage.
+            Factors factors = factors_of(args, unit);
             // If it is whole, both matrices in turn.
             u32 last = unit.splits == 1 ? args.matrices - 1 : unit.matrix;
 #pragma unroll 1

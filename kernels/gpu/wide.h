@@ -158,15 +158,19 @@ DEVICE Factors factors_of(const WideArgs& args, const Unit& unit) {
         if (args.factors && first + i * LANES < args.num_rows) factors.of[i] = args.factors[first + i * LANES];
     return factors;
 }
-DEVICE void apply(const WideArgs& args, const Factors& factors, Sums& acc) {
+// `more`: sums of the first of two matrices.
+DEVICE void apply(const WideArgs& args, const Factors& factors, Sums& more, Sums& acc) {
     if (!args.factors) return;
 #pragma unroll
     for (u32 ct = 0; ct < COLUMN_TILES; ct++)
 #pragma unroll
-        for (u32 j = 0; j < 2; j++) {
-            float factor = shuffle(factors.of[ct * COLUMNS / LANES], ct * COLUMNS % LANES + lane_index() % 4 * 2 + j);
-            acc[ct][j] = multiply(factor, acc[ct][j]);
-            acc[ct][j + 2] = multiply(factor, acc[ct][j + 2]);
+        for (u32 i = 0; i < 2; i++) {
+            float factor = shuffle(factors.of[ct * COLUMNS / LANES], ct * COLUMNS % LANES + lane_index() % 4 * 2 + i);
+#pragma unroll
+            for (u32 j = i; j < 4; j += 2) {
+                acc[ct][j] = multiply(factor, acc[ct][j]);
+                if (args.matrices == 2) more[ct][j] = multiply(factor, more[ct][j]);
+            }
         }
 }
 
@@ -185,7 +189,7 @@ DEVICE bool comes_last(u32* ticket, u32 count) {
 
 // Calls `each` with column tile, number and place of a thread's outputs of column tiles `first..end` in `out`, of which a column has `rows`; i = 0..3
 // as in c of mma.h.
-template <typename Each>
+template <bool ARE_ALL, typename Each>
 DEVICE void for_outputs_in(float* out, u32 rows, const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
     u32 row = unit.first_row + warp_index() % ROW_WARPS * TILE_ROWS + lane_index() / 4;
     u32 column = (unit.column_block * BLOCK_COLUMN_TILES + warp_index() / ROW_WARPS * COLUMN_TILES + first) * COLUMNS + lane_index() % 4 * 2;
@@ -195,10 +199,17 @@ DEVICE void for_outputs_in(float* out, u32 rows, const WideArgs& args, const Uni
     for (u32 ct = first; ct < end; ct++) {
 #pragma unroll
         for (u32 i = 0; i < 4; i++)
-            if (is_row[i / 2] && column + i % 2 < args.num_rows) each(ct, i, at + i % 2 * rows + i / 2 * 8);
+            if (ARE_ALL || (is_row[i / 2] && column + i % 2 < args.num_rows)) each(ct, i, at + i % 2 * rows + i / 2 * 8);
         at += COLUMNS * rows;
         column += COLUMNS;
     }
+}
+template <typename Each>
+DEVICE void for_outputs_in(float* out, u32 rows, const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
+    // Mostly all of a unit's are there, and to look at each takes longer than to write it.
+    bool are_all = unit.first_row + ROW_WARPS * TILE_ROWS <= unit.rows && (unit.column_block + 1) * BLOCK_COLUMN_TILES * COLUMNS <= args.num_rows;
+    if (are_all) for_outputs_in<true>(out, rows, args, unit, first, end, each);
+    else for_outputs_in<false>(out, rows, args, unit, first, end, each);
 }
 template <typename Each> DEVICE void for_outputs(const WideArgs& args, const Unit& unit, u32 first, u32 end, const Each& each) {
     for_outputs_in(unit.out, unit.rows, args, unit, first, end, each);
@@ -227,20 +238,26 @@ DEVICE void write_out(const WideArgs& args, const Unit& unit, Sums& more, Sums& 
 }
 
 DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
-    u32 rest = number / args.column_blocks, first_block = 0, in_turn = 1, j = 0;
-    unit.splits = 1;
+    u32 rest = number, first_block = 0, split_bits = 0, turn_bits = 0, j = 0;
+    unit.column_block = 0;
+    // A division takes longer than all else here.
+    if (args.column_blocks > 1) {
+        rest = number / args.column_blocks;
+        unit.column_block = number % args.column_blocks;
+    }
     if (rest >= args.whole_blocks) {
         first_block = args.whole_blocks;
         rest -= first_block;
-        unit.splits = args.splits;
-        in_turn = args.matrices;
+        // Of at most eight.
+        split_bits = (args.splits > 1) + (args.splits > 2) + (args.splits > 4);
+        turn_bits = args.matrices - 1;
     }
+    unit.splits = 1u << split_bits;
     unit.number = number;
-    unit.column_block = number % args.column_blocks;
-    unit.split = rest % unit.splits;
-    rest /= unit.splits;
-    unit.matrix = rest % in_turn;
-    u32 row_block = first_block + rest / in_turn;
+    unit.split = rest & (unit.splits - 1);
+    rest >>= split_bits;
+    unit.matrix = rest & turn_bits;
+    u32 row_block = first_block + (rest >> turn_bits);
     while (j + 1 < args.num_jobs && row_block >= args.jobs[j + 1].first_block) j++;
     const Job& job = args.jobs[j];
     for (u32 m = 0; m < 2; m++) {
@@ -253,7 +270,7 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     u32 outputs = row_block * args.column_blocks + unit.column_block;
     unit.tickets = args.tickets + outputs * (THREADS / LANES);
     u32 of_whole = 3 * (unit.splits == 1 ? block_x() : args.whole_blocks > 0 ? grid_x() : 0);
-    u32 of_splits = unit.splits == 1 ? 0 : (outputs - first_block * args.column_blocks) * unit.splits * in_turn;
+    u32 of_splits = unit.splits == 1 ? 0 : (outputs - first_block * args.column_blocks) << (split_bits + turn_bits);
     unit.parts = args.parts + (u64)(of_whole + of_splits) * SUM_WORDS;
 }
 
@@ -276,7 +293,6 @@ DEVICE void put_out(const WideArgs& args, const Unit& unit, u8* shared, const Fa
         gather_splits(unit.parts + (args.matrices - 1) * unit.splits * SUM_WORDS, unit.splits, acc);
         if (args.matrices == 2) gather_splits(unit.parts, unit.splits, more);
     }
-    apply(args, factors, acc);
-    if (args.matrices == 2) apply(args, factors, more);
+    apply(args, factors, more, acc);
     write_out(args, unit, more, acc);
 }

@@ -325,7 +325,11 @@ impl GpuDevice {
         leaves: bool,
     ) -> Result<Rest, DeviceError> {
         let cols = products[0].weight.cols;
-        let jobs = Jobs::new(products, shape.block_rows());
+        let mut ordered = products.to_vec();
+        if shape.heavy_apart {
+            ordered.sort_by_key(|product| wide::are_heavy(types_of(&[*product])));
+        }
+        let jobs = Jobs::new(&ordered, shape.block_rows());
         let blocks = jobs.blocks as usize;
         let outputs = blocks * shape.column_blocks;
         // Behind sums that meet in the product: those that are left, and the factors of rows that they meet with.

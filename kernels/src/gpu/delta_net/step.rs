@@ -10,7 +10,7 @@ use crate::gpu::delta_net::launches::{Layer, Norm, defines};
 use crate::gpu::delta_net::{Inputs, check, q_scale};
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{CLUSTERS, DeviceFacts, DevicePtr, Launch, Source};
-use crate::gpu::linear::{LINE_BYTES, SLICES, row_forms_bytes};
+use crate::gpu::linear::{LINE_BYTES, SLICES, row_forms_bytes, slices_of};
 use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS, tile_bytes};
 use crate::gpu::memory::ptr;
 use crate::gpu::tables::TablePtrs;
@@ -20,6 +20,10 @@ const WARPS: usize = 18;
 const MOST_STRIP: usize = 32;
 /// Inputs that pieces of 256 are made of; longer ones have not been tried.
 const MOST_INPUTS: usize = 1024;
+const _: () = assert!(
+    slices_of(MOST_INPUTS) == SLICES,
+    "all of them have as many slices"
+);
 /// Slices of the inputs that a warp multiplies at a time.
 const SLICES_OF_PIECE: usize = 2;
 /// Shared memory besides what the launch asks for, rounded up.

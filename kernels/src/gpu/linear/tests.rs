@@ -46,7 +46,8 @@ fn no_shape_changes_a_bit() {
         (COLS, DType::Iq4Xs, None, 30, None),
         (COLS, DType::Q8_0, None, 12, None),
         (COLS, DType::BF16, None, 67, Some(norm)),
-        (MANY_COLS, DType::Q4K, Some(DType::Q6K), 26, Some(long_norm)),
+        (MANY_COLS, DType::Q4K, None, 26, Some(long_norm)),
+        (MANY_COLS, DType::Q4K, Some(DType::Q6K), 26, None),
         (MANY_COLS, DType::BF16, None, 11, None),
     ] {
         let values: Vec<f32> = (0..most_rows * cols)
@@ -129,6 +130,56 @@ fn product_of<'a>(weight: &'a Matrix, up: Option<&'a Matrix>, out: &Buffer) -> P
         weight: weight.on_gpu(),
         up: up.map(|up| up.on_gpu()),
         out: out.on_gpu().memory.ptr(),
+    }
+}
+
+/// Matrices whose weights take longer are split beside others that are not, wherever they stand.
+#[test]
+fn heavy_ones_apart_change_no_bit() {
+    let device = GpuDevice::emulated().expect("an emulation");
+    let facts = DeviceFacts {
+        multiprocessors: 20,
+        ..device.facts().clone()
+    };
+    let (num_rows, heights) = (19, [80, 200, 48]);
+    let dtypes = [DType::Q6K, DType::Q4K, DType::Q4K];
+    let weights: Vec<Matrix> = std::iter::zip(dtypes, heights)
+        .map(|(dtype, rows)| matrix(&device, dtype, rows, COLS))
+        .collect();
+    let mut x = device.zeros(num_rows * COLS).expect("memory");
+    let values: Vec<f32> = (0..num_rows * COLS)
+        .map(|i| ((i * 37) % 257) as f32 - 128.0)
+        .collect();
+    device.write(&mut x, 0, &values);
+    let given = rows_of(&x, num_rows, Before::Nothing);
+    let run = |shape: Option<Shape>| {
+        let outs = heights.map(|rows| device.zeros(num_rows * rows).expect("memory"));
+        let products: Vec<Product<'_>> = std::iter::zip(&weights, &outs)
+            .map(|(weight, out)| product_of(weight, None, out))
+            .collect();
+        let done = match shape {
+            Some(shape) => device.multiply_in(shape, &given, &products),
+            None => device.multiply(&given, &products),
+        };
+        done.expect("products");
+        let read = |(out, rows): (&Buffer, usize)| {
+            let mut got = vec![0.0; num_rows * rows];
+            device.read(out, 0, &mut got);
+            got.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        std::iter::zip(&outs, heights).map(read).collect::<Vec<_>>()
+    };
+    let usual = run(None);
+    let outs = heights.map(|rows| device.zeros(num_rows * rows).expect("memory"));
+    let products: Vec<Product<'_>> = std::iter::zip(&weights, &outs)
+        .map(|(weight, out)| product_of(weight, None, out))
+        .collect();
+    let shapes = work_of(&given, &products, false, |work| Shape::all(work, &facts));
+    let is_apart = |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.heavy_apart);
+    let shapes: Vec<Shape> = shapes.into_iter().flatten().filter(is_apart).collect();
+    assert!(shapes.len() > 2, "{shapes:?}");
+    for shape in shapes.into_iter().step_by(3) {
+        assert!(run(Some(shape)) == usual, "{shape:?}");
     }
 }
 

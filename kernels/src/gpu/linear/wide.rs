@@ -66,6 +66,8 @@ pub(in crate::gpu) struct Wide {
     pub splits: usize,
     /// Row blocks, the first ones, that are not split.
     pub whole_blocks: usize,
+    /// Matrices whose weights take longer come last, and their units are those that are split.
+    pub heavy_apart: bool,
     pub matrices: usize,
     pub column_blocks: usize,
     /// Where the sums of slices wait for their neighbours' where they are fed: places in shared memory.
@@ -97,6 +99,16 @@ fn step_bytes(dtype: DType, types: u32, fed: bool) -> (usize, usize, usize) {
     )
 }
 
+/// Whether weights of a type take longer: 16 inputs have a scale, in place of 32.
+fn is_heavy(dtype: DType) -> bool {
+    matches!(dtype, DType::Q2K | DType::Q3K | DType::Q6K)
+}
+
+/// The same of any of some types.
+pub(super) fn are_heavy(types: u32) -> bool {
+    dtypes(types).any(is_heavy)
+}
+
 /// Whether four warps can multiply such weights together.
 fn can_be_in_groups(types: u32) -> bool {
     let by_256 = |dtype| Form::of(dtype) == Form::By256;
@@ -115,11 +127,13 @@ impl fmt::Display for Wide {
             stages,
             resident,
             splits,
+            heavy_apart,
             column_blocks,
             cluster,
             ..
         } = self;
         let of_rest = match (self.is_mixed(), *cluster > 1) {
+            (true, _) if *heavy_apart => " of heavy ones",
             (true, _) => " of the rest",
             (_, true) => " in clusters",
             _ => "",
@@ -317,6 +331,7 @@ mod tests {
                         heights: &[5120],
                         cols: 5120,
                         matrices: 1,
+                        each: &[],
                         types: 1 << dtype.ggml_id(),
                         adds: false,
                         beside_clusters: false,
@@ -339,6 +354,7 @@ mod tests {
             heights: &[5120],
             cols,
             matrices: 1,
+            each: &[],
             types: 1 << dtype.ggml_id(),
             adds: false,
             beside_clusters: false,

@@ -61,11 +61,12 @@ pub(in crate::gpu) const SLICES: usize = 8;
 const MANY_COLS: usize = 4096;
 
 /// Slices of so many inputs.
-pub(in crate::gpu) fn slices_of(cols: usize) -> usize {
+pub(in crate::gpu) const fn slices_of(cols: usize) -> usize {
     if cols < MANY_COLS { SLICES } else { SLICES / 2 }
 }
 
 /// What is multiplied: a matrix, or a gate and up pair.
+#[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     pub weight: &'a GpuMatrix,
     pub up: Option<&'a GpuMatrix>,
@@ -137,7 +138,8 @@ pub(super) struct Work<'a> {
     pub cols: usize,
     /// 1, or 2 for gate and up.
     pub matrices: usize,
-    /// Bit mask of the types in use.
+    /// Bit masks of each one's types, and of those in use.
+    pub each: &'a [u32],
     pub types: u32,
     /// Outputs are added to what is there.
     pub adds: bool,
@@ -279,11 +281,13 @@ pub(super) fn work_of<T>(
 ) -> Option<T> {
     let first = products.first().filter(|_| rows.num_rows > 0)?;
     let heights: Vec<usize> = products.iter().map(|p| p.weight.rows).collect();
+    let each: Vec<u32> = products.chunks(1).map(types_of).collect();
     Some(with(&Work {
         num_rows: rows.num_rows,
         heights: &heights,
         cols: first.weight.cols,
         matrices: if first.up.is_some() { 2 } else { 1 },
+        each: &each,
         types: types_of(products),
         adds: rows.accumulate,
         beside_clusters,

@@ -2,7 +2,7 @@
 
 use tensor::DType;
 
-use crate::gpu::linear::wide::{STEP_COLS, Wide, step_bytes};
+use crate::gpu::linear::wide::{STEP_COLS, Wide, are_heavy, step_bytes};
 use crate::gpu::linear::work::{LINE_BYTES, Work, dtypes};
 use crate::gpu::matrix::Form;
 
@@ -95,30 +95,44 @@ impl Wide {
         let steps = work.cols.div_ceil(STEP_COLS);
         let in_turn = work.matrices;
         let [whole, split] = self.units_of(self.row_blocks(work.heights));
-        let of_whole = self.cost_of(work, whole.div_ceil(multiprocessors), steps * in_turn, 1);
+        let of_each = |heavy| {
+            let some = work.each.iter().filter(|types| are_heavy(**types) == heavy);
+            some.fold(0, |all, types| all | types)
+        };
+        let [light, heavy] = match self.heavy_apart {
+            true => [false, true].map(of_each),
+            false => [work.types; 2],
+        };
+        let whole = whole.div_ceil(multiprocessors);
+        let of_whole = self.cost_of((work.types, light), whole, steps * in_turn, 1);
         let steps = steps.div_ceil(self.splits);
-        let of_rest = self.cost_of(work, split.div_ceil(multiprocessors), steps, self.splits);
-        of_whole + of_rest
+        let split = split.div_ceil(multiprocessors);
+        let of_rest = self.cost_of((work.types, heavy), split, steps, self.splits);
+        match self.heavy_apart {
+            // Beside each other.
+            true => of_whole.max(of_rest),
+            false => of_whole + of_rest,
+        }
     }
 
-    /// Of a multiprocessor's `units` of so many steps and splits.
-    fn cost_of(&self, work: &Work<'_>, units: usize, steps: usize, splits: usize) -> usize {
+    /// Of a multiprocessor's `units` of so many steps and splits, of the second of `types`, where the first are in use.
+    fn cost_of(&self, types: (u32, u32), units: usize, steps: usize, splits: usize) -> usize {
         if units == 0 {
             return 0;
         }
         let together = self.resident.min(units);
         let turns = units.div_ceil(together);
         let bytes = |dtype| {
-            let (row, column, step) = step_bytes(dtype, work.types, self.fed);
+            let (row, column, step) = step_bytes(dtype, types.0, self.fed);
             let columns = self.column_warps * self.column_tiles * column;
             (self.row_warps * row + columns) * (STEP_COLS / step)
         };
-        let bytes = together * dtypes(work.types).map(bytes).max().unwrap_or(0);
+        let bytes = together * dtypes(types.1).map(bytes).max().unwrap_or(0);
         let warps = together * self.warps();
         if self.fed {
-            turns * self.fed_clocks(steps, warps, bytes, together, (work.types, splits))
+            turns * self.fed_clocks(steps, warps, bytes, together, (types.1, splits))
         } else {
-            turns * self.clocks(steps, warps, bytes, (work.types, splits))
+            turns * self.clocks(steps, warps, bytes, (types.1, splits))
         }
     }
 
@@ -164,8 +178,7 @@ impl Wide {
             (_, false) => FLOATS,
             (_, true) => GROUPED_FLOATS,
         };
-        let by_16 = dtypes(types).any(|t| matches!(t, DType::Q2K | DType::Q3K | DType::Q6K));
-        let of_rows = fed.warp + if by_16 { fed.by_16 } else { 0 };
+        let of_rows = fed.warp + if are_heavy(types) { fed.by_16 } else { 0 };
         let of_warp = of_rows + products.max(1) * fed.tile * self.column_tiles;
         // Some of it a quarter of the multiprocessor has to itself, and one of them has the most warps.
         let slowest = (warps + warps.next_multiple_of(4)) * of_warp / 2;

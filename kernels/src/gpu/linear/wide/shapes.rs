@@ -3,7 +3,7 @@
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, Source};
-use crate::gpu::linear::wide::{GROUP_WARPS, Wide, can_be_in_groups, step_bytes};
+use crate::gpu::linear::wide::{GROUP_WARPS, Wide, are_heavy, can_be_in_groups, step_bytes};
 use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes, slices_of};
 use crate::gpu::matrix::Form;
 
@@ -44,11 +44,13 @@ enum Meeting {
     InMemory,
     /// The same, and only the rest is split.
     OfRest,
+    /// The same, and only units of weights that take longer are split, beside which others are whole.
+    OfHeavy,
     /// In the shared memory of a cluster of thread blocks.
     InClusters,
 }
 /// The same where a warp feeds the others.
-const FED_SPLITS: [(usize, Meeting); 9] = [
+const FED_SPLITS: [(usize, Meeting); 11] = [
     (1, Meeting::InMemory),
     (2, Meeting::InMemory),
     (4, Meeting::InMemory),
@@ -56,6 +58,8 @@ const FED_SPLITS: [(usize, Meeting); 9] = [
     (2, Meeting::OfRest),
     (4, Meeting::OfRest),
     (8, Meeting::OfRest),
+    (2, Meeting::OfHeavy),
+    (4, Meeting::OfHeavy),
     (2, Meeting::InClusters),
     (4, Meeting::InClusters),
 ];
@@ -101,6 +105,7 @@ pub(in crate::gpu::linear) fn sources(types: u32) -> Vec<Source> {
         slices: SLICES,
         splits: 1,
         whole_blocks: 0,
+        heavy_apart: false,
         matrices: 1,
         column_blocks: 1,
         shared_places: 1,
@@ -256,11 +261,28 @@ impl Wide {
                 let fits = shape.row_blocks(work.heights) <= at_once;
                 return (fits && work.matrices == 1 && column_blocks == 1).then_some(shape);
             }
-            Meeting::OfRest => {}
+            Meeting::OfRest | Meeting::OfHeavy => {}
         }
         // With memory for the sums of slices.
         let whole = Self { splits: 1, ..shape }.fitted(work, threads, facts)?;
         let at_once = (facts.multiprocessors as usize).max(1) * whole.resident;
+        if meeting == Meeting::OfHeavy {
+            let each = work.heights.iter().zip(work.each);
+            let light = each.filter(|(_, types)| !are_heavy(**types));
+            let light = light
+                .map(|(rows, _)| rows.div_ceil(whole.block_rows()))
+                .sum();
+            let shape = Self {
+                splits: shape.splits,
+                whole_blocks: light,
+                heavy_apart: true,
+                ..whole
+            };
+            let is_some = (1..whole.whole_blocks).contains(&light)
+                && work.matrices == 1
+                && shape.units(whole.whole_blocks) <= at_once;
+            return is_some.then_some(shape);
+        }
         let units = whole.units(whole.whole_blocks) / at_once * at_once;
         let shape = Self {
             splits: shape.splits,
@@ -283,6 +305,7 @@ impl Wide {
             slices: slices_of(work.cols),
             splits: 1,
             whole_blocks: 0,
+            heavy_apart: false,
             matrices: work.matrices,
             column_blocks: 1,
             shared_places: 0,
@@ -319,13 +342,13 @@ impl Wide {
             false => (stage, 0),
         };
         let place = self.column_tiles * threads * 16;
-        // Of a cluster's sums what comes to a warp, by fours of a lane, and its counter.
+        // What comes to each warp of a cluster's block, of its own column tiles, and its counter.
         let (inbox, own) = match self.cluster {
             1 => (0, own),
             cluster => {
-                let fours = (self.column_tiles * 4 / cluster).div_ceil(4);
+                let own_tiles = self.column_tiles.div_ceil(cluster);
                 let warps = threads / 32;
-                (warps * cluster * fours * 512, own + warps * 8)
+                (warps * cluster * own_tiles * 512, own + warps * 8)
             }
         };
         let [least, most] = self.places_of_sums(work.types);

@@ -22,6 +22,7 @@ use crate::gpu::attention::launches::{
 pub(super) use crate::gpu::attention::launches::{SPLIT, Shape as HeadShape, sources};
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch};
+use crate::gpu::linear::COLUMNS;
 use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
 use crate::gpu::steps::{MAX_ROWS, seen_bucket};
@@ -138,12 +139,12 @@ impl GpuDevice {
             threads: THREADS,
             shared_bytes: 0,
         };
-        self.launch(
-            &shape.keys_and_values(),
-            "prepare",
-            launch.spread(self.facts()),
-            prepare,
-        )
+        // Behind products of few rows there is room everywhere.
+        let launch = match rows > COLUMNS {
+            true => launch.spread(self.facts()),
+            false => launch,
+        };
+        self.launch(&shape.keys_and_values(), "prepare", launch, prepare)
     }
 
     /// Makes rows ready, and attends to what is stored.

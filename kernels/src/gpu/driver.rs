@@ -87,7 +87,7 @@ const SPREAD_OWN_BYTES: u32 = 6 << 10;
 
 impl Launch {
     /// With so much shared memory that the blocks come to lie on all multiprocessors alike: they begin while the launch before has not ended, and
-    /// all of them would go where that leaves room first.
+    /// all of them would go where that leaves room first. Nothing else finds room beside them.
     pub fn spread(self, facts: &DeviceFacts) -> Self {
         let blocks: u32 = self.grid.iter().product();
         let of_each = blocks.div_ceil(facts.multiprocessors.max(1)).max(1);

@@ -25,7 +25,9 @@ use crate::gpu::linear::work::{
     Before, Jobs, MAX_JOBS, Product, Rest, Rows, Shape, Work, check, gated_product, products_of,
     types_of, work_of,
 };
-pub(super) use crate::gpu::linear::work::{GatedNorm, LINE_BYTES, SLICES, dtypes, slices_of};
+pub(super) use crate::gpu::linear::work::{
+    COLUMNS, GatedNorm, LINE_BYTES, SLICES, dtypes, slices_of,
+};
 use crate::gpu::matrix::{TILE_ROWS, pack_source};
 use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;

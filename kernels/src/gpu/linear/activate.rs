@@ -193,12 +193,12 @@ impl GpuDevice {
             threads: ACTIVATE_THREADS,
             shared_bytes: 0,
         };
-        self.launch(
-            &kind.source(),
-            "activate",
-            launch.spread(self.facts()),
-            &args,
-        )?;
+        // Products of few rows leave room for what follows them.
+        let launch = match wide {
+            Some(_) => launch.spread(self.facts()),
+            None => launch,
+        };
+        self.launch(&kind.source(), "activate", launch, &args)?;
         Ok(Activated { forms: to, factors })
     }
 }

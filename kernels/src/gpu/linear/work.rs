@@ -13,7 +13,7 @@ use crate::gpu::linear::wide::Wide;
 use crate::gpu::matrix::{Form, GpuMatrix};
 
 /// Rows of the batch that stand beside each other in a fragment; *columns* of a product.
-pub(super) const COLUMNS: usize = 8;
+pub(in crate::gpu) const COLUMNS: usize = 8;
 /// Of shared memory: what begins with one is read at once.
 pub(in crate::gpu) const LINE_BYTES: usize = 128;
 /// Matrices of a launch.

@@ -172,7 +172,7 @@ KERNEL_AHEAD(delta_commit, CommitArgs, THREADS, 4) {
     mover.for_own(state, [](const Vec4f& at, float (&values)[4]) { spread(at, values); });
     mover.store_histories();
 #pragma unroll 1
-    for (u32 at = 0; at < args.num_rows; at++) advance<true, false>(state, arriving.rows[at], warp_index());
+    for (u32 at = 0; at < args.num_rows; at++) advance(state, arriving.rows[at], warp_index());
     mover.for_own(state, [](Vec4f& at, const float (&values)[4]) { at = together(values); });
     sync_threads();
     mover.for_lines([](const Vec4f& at, float* to) { *reinterpret_cast<Vec4f*>(to) = at; });

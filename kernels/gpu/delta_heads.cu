@@ -144,7 +144,7 @@ DEVICE void walk_head(const Layer& layer, const Norm& norm, const Segment& segme
         if (normed_step() < count) gates = gates_of(raw.z);
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
-            Parts<4> parts = advance<true, true>(state, shared.staged[i], warp_index());
+            Parts<4> parts = advance_and_answer(state, shared.staged[i], warp_index());
             float answer = whole(parts);
             if (active && lane % 8 < 4) shared.answers[i][column + lane % 4] = answer;
         }

@@ -52,11 +52,12 @@ KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, PREPARE_BLOCKS) 
 }
 
 // A thread block has a strip of columns of a head. Each of its walkers, which are warps, has a part of them: q and k, which all columns read, are
-// read once for all of a lane's. One more warp, the carrier, brings in what they need of rows and sums up their answers: a row is a chain of sums
-// and shuffles, for which each walker has a scheduler, and nothing else is to be on its way.
+// read once for all of a lane's. A row is a chain of sums and shuffles, for which each walker has a scheduler, and nothing else is to be on its way:
+// one more warp, the carrier, brings in what rows need, and another, the adder, sums up their answers.
 constexpr u32 WALKERS = 4, WALKER_COLUMNS = 4 * OWN_COLUMNS, STRIP = WALKERS * WALKER_COLUMNS;
+constexpr u32 CARRIER = WALKERS, STRIP_WARPS = WALKERS + 2;
 constexpr u32 STRIPS = (DV + STRIP - 1) / STRIP;
-constexpr u32 STRIP_THREADS = (WALKERS + 1) * LANES;
+constexpr u32 STRIP_THREADS = STRIP_WARPS * LANES;
 // A level of a block: 16-byte pieces of its lanes' states.
 constexpr u32 LEVEL_PIECES = QUADS * OWN_COLUMNS * WALKERS * LANES;
 constexpr u32 MAX_LEVELS = 8;
@@ -79,6 +80,8 @@ struct Arrived {
     Staged<STRIP> staged;
     // Row, load and save of Step.
     Vec4u words;
+    // k times q, by lanes of eight.
+    float products[8];
 };
 // Steps come in by batches of STEPS, which are asked for while the third batch before them is walked. A lane's part of a column's answers lies in
 // a row of its own, by the lane's number of eight, so far from the next that eight lanes write at once.
@@ -93,65 +96,66 @@ struct Strip {
     }
 };
 
+// k times q of the batch from step `first` on, eight lanes a step.
+DEVICE void multiply(Strip& strip, u32 first) {
+    Arrived& of = strip.ring[first % RING + lane_index() / 8];
+    of.products[lane_index() % 8] = part_of_product(values_of(of.staged.k), values_of(of.staged.q));
+}
+
+// Of v and the gates a lane copies one piece.
+constexpr u32 V_PIECES = STRIP / 4;
+static_assert(V_PIECES < LANES, "pieces of v and the gates");
+
+// No step has a branch of its own: what each waits for, all wait for together. Steps behind the last are like that.
 struct Carrier {
     Strip& strip;
-    const float* prepared;
-    const Vec4f* gates;
     const Step* steps;
-    float* out;
-    u32 num_rows, head, number;
-    // Of the batch that is brought in next: a lane a step.
+    u32 num_rows;
+    // Of row 0: a head's q, and a lane's piece of v or the gates, which is so many bytes apart from the next row's.
+    const float* q;
+    const u8* piece;
+    u32 piece_stride;
+    bool has_piece;
+    // Of the batch that is brought in next: the rows, and a lane's step.
+    u32 rows[STEPS];
     Step ahead;
 
     DEVICE_MEMBER void find(u32 first) {
-        if (lane_index() < STEPS && first + lane_index() < num_rows) ahead = steps[first + lane_index()];
+        u32 last = num_rows - 1;
+#pragma unroll
+        for (u32 i = 0; i < STEPS; i++) rows[i] = steps[smaller(first + i, last)].row;
+        ahead = steps[smaller(first + lane_index() % STEPS, last)];
     }
     static DEVICE_MEMBER SharedPlace place_of(Vec4f* at) { return shared_place(reinterpret_cast<u8*>(at)); }
-    // MOST values, of which there are `count`.
-    template <u32 MOST> static DEVICE_MEMBER void copy(Vec4f* to, const float* from, u32 count) {
+    // DK values.
+    static DEVICE_MEMBER void copy_head(Vec4f* to, const float* from) {
 #pragma unroll
-        for (u32 first = 0; first < MOST / 4; first += LANES) {
+        for (u32 first = 0; first < DK / 4; first += LANES) {
             u32 at = first + lane_index();
-            if (at < smaller(MOST, count) / 4) copy_async(place_of(to + at), from + 4 * at);
+            if ((DK / 4) % LANES == 0 || at < DK / 4) copy_async(place_of(to + at), from + 4 * at);
         }
     }
     // The batch from step `first` on; batches follow one another.
     DEVICE_MEMBER void bring(u32 first) {
-        u32 own = first + lane_index();
-        // All lanes know whose answers they have summed up.
-        sync_warp();
-        if (lane_index() < STEPS && own < num_rows) strip.ring[own % RING].words = {ahead.row, ahead.load, ahead.save, 0};
+        if (first < num_rows) {
+            Arrived* to = strip.ring + first % RING;
+            if (lane_index() < STEPS) to[lane_index()].words = {ahead.row, ahead.load, ahead.save, 0};
 #pragma unroll
-        for (u32 i = 0; i < STEPS; i++) {
-            u32 row = shuffle(ahead.row, i);
-            if (first + i >= num_rows) continue;
-            Staged<STRIP>& to = strip.ring[(first + i) % RING].staged;
-            const float* from = prepared + (u64)row * CHANNELS;
-            copy<DK>(to.q, from + head % HK * DK, DK);
-            copy<DK>(to.k, from + (HK + head % HK) * DK, DK);
-            copy<STRIP>(to.v, from + 2 * HK * DK + head * DV + number * STRIP, DV % STRIP == 0 ? STRIP : DV - number * STRIP);
-            if (lane_index() == 0) copy_async(place_of(&to.gates), gates + (u64)row * HV + head);
+            for (u32 i = 0; i < STEPS; i++) {
+                const float* q_of_row = q + (u64)rows[i] * CHANNELS;
+                copy_head(to[i].staged.q, q_of_row);
+                copy_head(to[i].staged.k, q_of_row + HK * DK);
+            }
+            if (has_piece) {
+#pragma unroll
+                for (u32 i = 0; i < STEPS; i++) {
+                    Vec4f* of_piece = lane_index() == V_PIECES ? &to[i].staged.gates : to[i].staged.v + lane_index();
+                    copy_async(place_of(of_piece), reinterpret_cast<const float*>(piece + (u64)rows[i] * piece_stride));
+                }
+            }
+            find(first + STEPS);
         }
         commit_copies();
-        find(first + STEPS);
-    }
-    // Answers of the batch from step `first` on, two columns a lane: of the eight lanes' parts, in the order in which shuffles would add them.
-    DEVICE_MEMBER void sum_up(u32 first) const {
-        static_assert(STRIP <= 2 * LANES, "two columns a lane");
-        u32 column = number * STRIP + 2 * lane_index();
-        if (2 * lane_index() >= STRIP || (DV % STRIP != 0 && column >= DV)) return;
-#pragma unroll
-        for (u32 i = 0; i < STEPS; i++) {
-            if (first + i >= num_rows) continue;
-            Vec2f sums[8];
-#pragma unroll
-            for (u32 r = 0; r < 8; r++) sums[r] = *reinterpret_cast<const Vec2f*>(&strip.parts[(first + i) % PARTS][r][2 * lane_index()]);
-#pragma unroll
-            for (u32 width = 1; width < 8; width *= 2)
-#pragma unroll
-                for (u32 r = 0; r < 8; r += 2 * width) sums[r] = {sums[r].x + sums[r + width].x, sums[r].y + sums[r + width].y};
-            *reinterpret_cast<Vec2f*>(out + ((u64)strip.step(first + i).words.x * HV + head) * DV + column) = sums[0];
-        }
     }
     DEVICE_MEMBER void carry() {
         u32 first = 0;
@@ -159,11 +163,64 @@ struct Carrier {
         for (; first < (BATCHES - 1) * STEPS; first += STEPS) bring(first);
 #pragma unroll 1
         for (first = 0; first < num_rows; first += STEPS) {
-            // This batch and the next: a walker is a step ahead with its reading.
+            // This batch and the next: a walker is a step ahead with its reading, and the adder a batch.
             wait_copies<BATCHES - 3>();
+            if (first == 0) {
+                sync_warp();
+                multiply(strip, 0);
+            }
             sync_threads();
-            if (first > 0) sum_up(first - STEPS);
             bring(first + (BATCHES - 1) * STEPS);
+        }
+        sync_threads();
+    }
+};
+
+struct Adder {
+    // Steps that are summed up together, four columns a lane, and how many times.
+    static constexpr u32 AT_ONCE = smaller(LANES / V_PIECES, STEPS), TIMES = STEPS / AT_ONCE;
+    Strip& strip;
+    const Step* steps;
+    u32 num_rows;
+    // Of row 0 and the strip's first column, of so many that there are.
+    float* out;
+    u32 columns;
+    // Of the batch that is summed up next.
+    u32 rows[TIMES];
+
+    static DEVICE_MEMBER u32 own() { return lane_index() / V_PIECES; }
+    DEVICE_MEMBER void find(u32 first) {
+#pragma unroll
+        for (u32 i = 0; i < TIMES; i++) rows[i] = steps[smaller(first + i * AT_ONCE + own(), num_rows - 1)].row;
+    }
+    // Answers of the batch from step `first` on: of the eight lanes' parts, in the order in which shuffles would add them.
+    DEVICE_MEMBER void sum_up(u32 first) const {
+        u32 column = lane_index() % V_PIECES * 4;
+        if (AT_ONCE * V_PIECES < LANES && own() >= AT_ONCE) return;
+#pragma unroll
+        for (u32 i = 0; i < TIMES; i++) {
+            u32 at = first + i * AT_ONCE + own();
+            float sums[8][4];
+#pragma unroll
+            for (u32 r = 0; r < 8; r++) spread(*reinterpret_cast<const Vec4f*>(&strip.parts[at % PARTS][r][column]), sums[r]);
+#pragma unroll
+            for (u32 width = 1; width < 8; width *= 2)
+#pragma unroll
+                for (u32 r = 0; r < 8; r += 2 * width)
+#pragma unroll
+                    for (u32 c = 0; c < 4; c++) sums[r][c] += sums[r + width][c];
+            Vec4f* to = reinterpret_cast<Vec4f*>(out + (u64)rows[i] * (HV * DV)) + lane_index() % V_PIECES;
+            if (at < num_rows && column < columns) *to = together(sums[0]);
+        }
+    }
+    DEVICE_MEMBER void add_up() {
+        u32 first = 0;
+#pragma unroll 1
+        for (; first < num_rows; first += STEPS) {
+            sync_threads();
+            multiply(strip, first + STEPS);
+            if (first > 0) sum_up(first - STEPS);
+            find(first);
         }
         sync_threads();
         sum_up(first - STEPS);
@@ -208,8 +265,10 @@ template <bool BRANCHES>
 DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* committed, const Levels& levels, u32 num_rows, bool active) {
     u32 walker = warp_index();
     sync_threads();
-    Key key = key_of(strip.step(0).staged);
+    KeyValues key = values_of(strip.step(0).staged.k), query = values_of(strip.step(0).staged.q);
     Vec4u words = strip.step(0).words;
+    // What a leaf has no use for costs others less to read again than all to keep, for which it is moved; where columns are few, shared memory is short.
+    constexpr bool READS_AGAIN = BRANCHES && OWN_COLUMNS == 4;
     // One piece of code for all steps: longer code comes slower than it is done.
 #pragma unroll 1
     for (u32 at = 0; at < num_rows; at++) {
@@ -220,22 +279,19 @@ DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* com
             if (words.y == BASE) load_state(state, committed);
             else get_state(state, levels.at(words.y));
         }
-        Reading<OWN_COLUMNS> reading = read_by_key(state, key, now.staged, walker);
-        State<OWN_COLUMNS> less = decayed(state, reading.decay);
-        add_across(reading.read);
+        Parts<OWN_COLUMNS> read = read_by(state, key), by_q = read_by(state, query);
+        add_across(read);
         u32 save = words.z;
-        key = key_of(next.staged);
+        KeyValues own = key;
+        key = values_of(next.staged.k), query = values_of(next.staged.q);
         words = next.words;
-        Parts<OWN_COLUMNS> parts;
-        if (BRANCHES && save == LEAF) {
-            // Or the compiler makes one piece of code of both ways, which moves all of a state that is kept.
-#pragma unroll
-            for (u32 c = 0; c < OWN_COLUMNS; c++) hide(reading.read.of[c]);
-            parts = write_and_answer<false, true>(state, less, now.staged, reading);
-        } else {
-            parts = write_and_answer<true, true>(state, less, now.staged, reading);
+        Parts<OWN_COLUMNS> write = to_write(read, now.staged, walker);
+        if (!BRANCHES || save != LEAF) {
+            decay_state(state, now.staged.gates.x);
+            write_state(state, READS_AGAIN ? values_of(now.staged.k) : own, write);
             if (BRANCHES && save != NONE) put_state(state, levels.at(save));
         }
+        Parts<OWN_COLUMNS> parts = answer(by_q, write, now.staged.gates.x, now.products[lane_index() % 8]);
         *strip.parts_of_lane(at, walker) = together(parts.of);
     }
     sync_threads();
@@ -246,25 +302,37 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
     constexpr u32 BLOCKS = HV * STRIPS;
     SHARED Strip strip;
     Segment segment = args.tables.segments[block_y()];
+    const Step* steps = args.tables.steps + segment.first_step;
     u32 num_rows = segment.num_rows;
     if (num_rows == 0 || block_x() >= BLOCKS) wait_for_inputs();
     if (num_rows == 0) return;
     if (block_x() >= BLOCKS) {
         u32 channel = (block_x() - BLOCKS) * STRIP_THREADS + thread_index();
         if (!segment.advance || channel >= CHANNELS) return;
-        Window last = window_of_chain(args.tables.steps + segment.first_step, args.layer, segment.state_index, num_rows - 1);
+        Window last = window_of_chain(steps, args.layer, segment.state_index, num_rows - 1);
         move_history(args.layer, last, segment.state_index, channel);
         return;
     }
     u32 head = block_x() / STRIPS, number = block_x() % STRIPS, lane = lane_index();
     if (DK / 4 < KEYS / 4)
-        for (u32 at = warp_index(); at < RING; at += WALKERS + 1)
+        for (u32 at = warp_index(); at < RING; at += STRIP_WARPS)
             if (DK / 4 + lane < KEYS / 4) strip.ring[at].staged.q[DK / 4 + lane] = {}, strip.ring[at].staged.k[DK / 4 + lane] = {};
-    if (warp_index() == WALKERS) {
-        Carrier carrier = {strip, args.prepared, args.gates, args.tables.steps + segment.first_step, args.out, num_rows, head, number, {}};
+    u32 columns = smaller(DV - number * STRIP, STRIP);
+    if (warp_index() == CARRIER) {
+        const float *q = args.prepared + head % HK * DK, *v = args.prepared + 2 * HK * DK + head * DV + number * STRIP;
+        bool is_gates = lane == V_PIECES;
+        const void* piece = is_gates ? static_cast<const void*>(args.gates + head) : v + 4 * lane;
+        u32 stride = is_gates ? HV * sizeof(Vec4f) : CHANNELS * sizeof(float);
+        Carrier carrier = {strip, steps, num_rows, q, static_cast<const u8*>(piece), stride, is_gates || 4 * lane < columns, {}, {}};
         carrier.find(0);
         wait_for_inputs();
         carrier.carry();
+        return;
+    }
+    if (warp_index() > CARRIER) {
+        wait_for_inputs();
+        Adder adder = {strip, steps, num_rows, args.out + head * DV + number * STRIP, columns, {}};
+        adder.add_up();
         return;
     }
     u32 column = number * STRIP + warp_index() * WALKER_COLUMNS + lane / 8 * OWN_COLUMNS;

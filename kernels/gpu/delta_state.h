@@ -68,43 +68,45 @@ constexpr u32 STEPS = 4;
 template <u32 COLUMNS> struct Parts {
     float of[COLUMNS];
 };
-// A lane's share of k.
-struct Key {
+// Values of k or q in a lane's rows of the state.
+struct KeyValues {
     Vec4f of[QUADS];
 };
-template <u32 WIDTH> DEVICE Key key_of(const StagedWrite<WIDTH>& staged) {
-    Key key;
+DEVICE KeyValues values_of(const Vec4f (&staged)[KEYS / 4]) {
+    KeyValues values;
 #pragma unroll
-    for (u32 i = 0; i < QUADS; i++) key.of[i] = staged.k[i * 8 + lane_index() % 8];
-    return key;
+    for (u32 i = 0; i < QUADS; i++) values.of[i] = staged[i * 8 + lane_index() % 8];
+    return values;
 }
-// A row that has read the state by k.
-template <u32 COLUMNS> struct Reading {
-    Key key;
-    float decay, strength, v[COLUMNS];
-    // What the lane's columns read as: its part of it, until that is added across.
-    Parts<COLUMNS> read;
-};
-// `strip`: which of the runs of 4 COLUMNS columns that are staged is the warp's.
-template <u32 COLUMNS, u32 WIDTH>
-DEVICE Reading<COLUMNS> read_by_key(const State<COLUMNS>& state, const Key& key, const StagedWrite<WIDTH>& staged, u32 strip) {
-    Reading<COLUMNS> reading;
-    reading.key = key;
+// What the state reads as by k or q: a lane's part of each of its columns.
+template <u32 COLUMNS> DEVICE Parts<COLUMNS> read_by(const State<COLUMNS>& state, const KeyValues& by) {
     float sums[2][COLUMNS] = {};
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
-        float ks[4];
-        spread(key.of[i], ks);
+        float values[4];
+        spread(by.of[i], values);
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
 #pragma unroll
-            for (u32 c = 0; c < COLUMNS; c++) sums[j % 2][c] = fused_multiply_add(state.at[i][j][c], ks[j], sums[j % 2][c]);
+            for (u32 c = 0; c < COLUMNS; c++) sums[j % 2][c] = fused_multiply_add(state.at[i][j][c], values[j], sums[j % 2][c]);
     }
-    reading.decay = staged.gates.x, reading.strength = staged.gates.y;
-    spread(reinterpret_cast<const typename Run<COLUMNS>::Type*>(staged.v)[strip * 4 + lane_index() / 8], reading.v);
+    Parts<COLUMNS> parts;
 #pragma unroll
-    for (u32 c = 0; c < COLUMNS; c++) reading.read.of[c] = sums[0][c] + sums[1][c];
-    return reading;
+    for (u32 c = 0; c < COLUMNS; c++) parts.of[c] = sums[0][c] + sums[1][c];
+    return parts;
+}
+// A lane's part of k times q.
+DEVICE float part_of_product(const KeyValues& k, const KeyValues& q) {
+    float sums[2] = {};
+#pragma unroll
+    for (u32 i = 0; i < QUADS; i++) {
+        float ks[4], qs[4];
+        spread(k.of[i], ks);
+        spread(q.of[i], qs);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) sums[j % 2] = fused_multiply_add(ks[j], qs[j], sums[j % 2]);
+    }
+    return sums[0] + sums[1];
 }
 // Of the eight lanes that have a column.
 template <u32 COLUMNS> DEVICE void add_across(Parts<COLUMNS>& parts) {
@@ -113,50 +115,62 @@ template <u32 COLUMNS> DEVICE void add_across(Parts<COLUMNS>& parts) {
 #pragma unroll
         for (u32 c = 0; c < COLUMNS; c++) parts.of[c] += shuffle_xor(parts.of[c], mask);
 }
-template <u32 COLUMNS> DEVICE State<COLUMNS> decayed(const State<COLUMNS>& state, float decay) {
-    State<COLUMNS> less;
+template <u32 COLUMNS> DEVICE void decay_state(State<COLUMNS>& state, float decay) {
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++)
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
 #pragma unroll
-            for (u32 c = 0; c < COLUMNS; c++) less.at[i][j][c] = state.at[i][j][c] * decay;
-    return less;
+            for (u32 c = 0; c < COLUMNS; c++) state.at[i][j][c] *= decay;
 }
-// Writes to what is left of the state, and reads by q. Returns the lane's parts of the answers of its columns, where there are to be
-// ANSWERS. The state stays as it was before the row, unless it KEEPS it.
-template <bool KEEPS, bool ANSWERS, u32 COLUMNS, typename Row>
-DEVICE Parts<COLUMNS> write_and_answer(State<COLUMNS>& state, const State<COLUMNS>& less, const Row& staged, const Reading<COLUMNS>& reading) {
-    float written[COLUMNS];
+// What a row writes by k to the columns that `read` is of. `strip`: which of the runs of 4 COLUMNS columns that are staged is the warp's.
+template <u32 COLUMNS, u32 WIDTH> DEVICE Parts<COLUMNS> to_write(const Parts<COLUMNS>& read, const StagedWrite<WIDTH>& staged, u32 strip) {
+    Parts<COLUMNS> write;
+    float v[COLUMNS];
+    spread(reinterpret_cast<const typename Run<COLUMNS>::Type*>(staged.v)[strip * 4 + lane_index() / 8], v);
     // The state decays before it is read: the sum of the decayed is the decayed sum.
 #pragma unroll
-    for (u32 c = 0; c < COLUMNS; c++) written[c] = reading.strength * fused_multiply_add(-reading.decay, reading.read.of[c], reading.v[c]);
-    float answers[2][COLUMNS] = {};
+    for (u32 c = 0; c < COLUMNS; c++) write.of[c] = staged.gates.y * fused_multiply_add(-staged.gates.x, read.of[c], v[c]);
+    return write;
+}
+// To a state that has decayed.
+template <u32 COLUMNS> DEVICE void write_state(State<COLUMNS>& state, const KeyValues& k, const Parts<COLUMNS>& write) {
 #pragma unroll
     for (u32 i = 0; i < QUADS; i++) {
-        float ks[4], qs[4];
-        spread(reading.key.of[i], ks);
-        if constexpr (ANSWERS) spread(staged.q[i * 8 + lane_index() % 8], qs);
+        float ks[4];
+        spread(k.of[i], ks);
 #pragma unroll
         for (u32 j = 0; j < 4; j++)
 #pragma unroll
-            for (u32 c = 0; c < COLUMNS; c++) {
-                float now = fused_multiply_add(ks[j], written[c], less.at[i][j][c]);
-                if (ANSWERS) answers[j % 2][c] = fused_multiply_add(now, qs[j], answers[j % 2][c]);
-                if (KEEPS) state.at[i][j][c] = now;
-            }
+            for (u32 c = 0; c < COLUMNS; c++) state.at[i][j][c] = fused_multiply_add(ks[j], write.of[c], state.at[i][j][c]);
     }
+}
+// A lane's parts of the answers, which are what the new state reads as by q: what the old one does, decayed, and k times q of what is written. So a
+// row whose state nobody needs writes none, and others do not wait for it. `by_q`: of the old state. `product`: the lane's part of k times q.
+template <u32 COLUMNS> DEVICE Parts<COLUMNS> answer(const Parts<COLUMNS>& by_q, const Parts<COLUMNS>& write, float decay, float product) {
     Parts<COLUMNS> parts;
 #pragma unroll
-    for (u32 c = 0; c < COLUMNS; c++) parts.of[c] = answers[0][c] + answers[1][c];
+    for (u32 c = 0; c < COLUMNS; c++) parts.of[c] = fused_multiply_add(product, write.of[c], decay * by_q.of[c]);
     return parts;
 }
-// One row: decay, read by k, write, read by q.
-template <bool KEEPS, bool ANSWERS, u32 COLUMNS, typename Row>
-DEVICE Parts<COLUMNS> advance(State<COLUMNS>& state, const Row& staged, u32 strip) {
-    Reading<COLUMNS> reading = read_by_key(state, key_of(staged), staged, strip);
-    add_across(reading.read);
-    return write_and_answer<KEEPS, ANSWERS>(state, decayed(state, reading.decay), staged, reading);
+// One row that gives no answers.
+template <u32 COLUMNS, u32 WIDTH> DEVICE void advance(State<COLUMNS>& state, const StagedWrite<WIDTH>& staged, u32 strip) {
+    KeyValues k = values_of(staged.k);
+    Parts<COLUMNS> read = read_by(state, k);
+    decay_state(state, staged.gates.x);
+    add_across(read);
+    write_state(state, k, to_write(read, staged, strip));
+}
+// One row, and the lane's parts of its answers.
+template <u32 COLUMNS, u32 WIDTH> DEVICE Parts<COLUMNS> advance_and_answer(State<COLUMNS>& state, const Staged<WIDTH>& staged, u32 strip) {
+    KeyValues k = values_of(staged.k), q = values_of(staged.q);
+    Parts<COLUMNS> read = read_by(state, k), by_q = read_by(state, q);
+    float product = part_of_product(k, q);
+    decay_state(state, staged.gates.x);
+    add_across(read);
+    Parts<COLUMNS> write = to_write(read, staged, strip);
+    write_state(state, k, write);
+    return answer(by_q, write, staged.gates.x, product);
 }
 // The whole answer of column `lane % COLUMNS` of the lane's.
 template <u32 COLUMNS> DEVICE float whole(const Parts<COLUMNS>& parts) {

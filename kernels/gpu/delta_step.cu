@@ -231,7 +231,7 @@ KERNEL_CLUSTERED(delta_step, StepArgs, THREADS, 1, CLUSTER) {
     constexpr u32 APART = STRIP + 4;
     float* rows = reinterpret_cast<float*>(shared + args.weights_at);
     if (warp < WALKERS) {
-        float answer = whole(advance<true, true>(state, staged, warp));
+        float answer = whole(advance_and_answer(state, staged, warp));
         // A column's eight lanes have it.
         if (lane % 8 < CLUSTER) answers.of_block(lane % 8).send(rank * STRIP + warp * 4 + lane / 8, answer);
 #pragma unroll

@@ -45,7 +45,7 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
         delta::State<1> state;
         delta::load_state(state, committed);
         sync_threads();
-        float answer = delta::whole(delta::advance<true, true>(state, staged, run));
+        float answer = delta::whole(delta::advance_and_answer(state, staged, run));
         if (lane % 8 == 0) put(layer.out, head * DV + column, answer, step.waiting.epoch + number);
         delta::store_state(state, committed);
     } else {

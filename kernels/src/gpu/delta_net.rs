@@ -24,11 +24,11 @@ use crate::gpu::linear::GatedNorm;
 use crate::gpu::matrix::TILE_ROWS;
 use crate::gpu::memory::ptr;
 use crate::gpu::scratch::Scratch;
-use crate::gpu::tables::{MAX_SAVED_LEVELS, SegmentEntry, levels_of};
+use crate::gpu::tables::{SegmentEntry, levels_of};
 
 /// Of a multiprocessor's shared memory, what keeps others from lying beside a block.
 const ALONE_PERCENT: u32 = 55;
-/// Rows of a segment up to which a block walks with a whole head.
+/// Rows of a segment up to which a block walks with a whole head, and of a step up to which products have few.
 const SHORT_WALK: u32 = 8;
 /// Shared memory through which a whole head's state is stored, at most.
 const LINES_BYTES: u32 = 32 << 10;
@@ -70,6 +70,13 @@ fn is_chain(segment: &SegmentEntry) -> bool {
 /// What queries are scaled by.
 pub(super) fn q_scale(shape: &DeltaNetShape) -> f32 {
     1.0 / (shape.k_dim as f32).sqrt()
+}
+
+/// Whether each walking block is to have a multiprocessor for itself: two would share its schedulers while others have none. But where many are left
+/// free, blocks of a product of few rows would gather on them, and do better beside those that walk.
+fn is_alone(blocks: usize, num_rows: usize, multiprocessors: usize) -> bool {
+    let leaves_many = blocks < multiprocessors / 8 * 7;
+    blocks <= multiprocessors && (num_rows > SHORT_WALK as usize || !leaves_many)
 }
 
 impl GpuDevice {
@@ -148,7 +155,8 @@ impl GpuDevice {
         let source = long_walks(shape, own_columns);
         let blocks = walking_blocks(shape, own_columns);
         let level_bytes = level_bytes(shape, own_columns);
-        let room = (self.level_bytes_left() / level_bytes).min(MAX_SAVED_LEVELS);
+        let needed = segments.iter().map(levels).max().unwrap_or(0);
+        let room = (self.level_bytes_left() / level_bytes).min(needed);
         let spilled = |segment| levels(segment).saturating_sub(room) as usize;
         let spilled: usize = segments.iter().map(spilled).sum();
         let spill_bytes = spilled * blocks * level_bytes as usize;
@@ -191,14 +199,13 @@ impl GpuDevice {
             false => 0,
         };
         let has_trees = !segments.iter().all(is_chain);
-        // Two on a multiprocessor would share its schedulers while others have none.
-        let alone = self.alone_bytes(blocks * segments.len() <= multiprocessors as usize);
-        let alone = alone.min(self.level_bytes_left());
-        let (name, shared_bytes) = match has_trees {
-            // As much as there is room for: a kernel is told the most that it will ask for when it is loaded.
-            true => ("delta_walk_trees", alone.max(room * level_bytes)),
-            false => ("delta_walk_chains", alone),
+        let name = match has_trees {
+            true => "delta_walk_trees",
+            false => "delta_walk_chains",
         };
+        let is_alone = is_alone(blocks * segments.len(), num_rows, multiprocessors as usize);
+        let alone = self.alone_bytes(is_alone).min(self.level_bytes_left());
+        let shared_bytes = alone.max(room * level_bytes);
         let launch = Launch {
             grid: [(blocks + history_blocks) as u32, segments.len() as u32, 1],
             threads: WALK_THREADS,

@@ -13,7 +13,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 const BASE: u32 = u32::MAX - 1;
 const LEAF: u32 = u32::MAX - 2;
 /// Saved states that a walk may need at a time; see [`levels_of`].
-pub(crate) const MAX_SAVED_LEVELS: u32 = 8;
+const MAX_SAVED_LEVELS: u32 = 8;
 /// Tables are aligned so that none shares a line with another.
 const ALIGN: usize = 128;
 

@@ -5,8 +5,8 @@ use crate::gpu::delta_net::step;
 use crate::gpu::driver::{DevicePtr, Source};
 use crate::gpu::tables::TablePtrs;
 
-/// Threads of a block that walks with a strip of a head: of four walkers and a carrier.
-pub(super) const WALK_THREADS: u32 = 160;
+/// Threads of a block that walks with a strip of a head: of four walkers, a carrier and an adder.
+pub(super) const WALK_THREADS: u32 = 192;
 /// Threads of a block that prepares rows, and its warps.
 pub(super) const THREADS: u32 = 128;
 pub(super) const WARPS: usize = 4;

@@ -21,6 +21,17 @@
 constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / LANES;
 
+// Pieces of weights that lie so far apart, of so many bytes each.
+struct Run {
+    const u8* at;
+    u32 apart, bytes, pieces, unused;
+};
+// What the product's blocks read first.
+struct Ahead {
+    Run runs[8];
+    u32 count, unused;
+};
+
 struct ActivateArgs {
     const float* x;
     // Of the norm, [K] or [DV].
@@ -31,6 +42,7 @@ struct ActivateArgs {
     float* factors;
     Activations to;
     Rest rest;
+    Ahead ahead;
     u32 cols;
     float eps;
     // See Layout.
@@ -80,9 +92,22 @@ DEVICE void put_factor_of(const ActivateArgs& args, const RowOf& x, u32 row) {
 }
 #endif
 
+// Weights are nobody's result: they come as far as L2 while rows are not there yet. By the last warp, a piece a lane.
+DEVICE void prefetch_ahead(const Ahead& ahead) {
+    if (warp_index() != WARPS - 1) return;
+    u32 blocks = grid_x() * grid_y(), own = (lane_index() * grid_y() + block_y()) * grid_x() + block_x();
+#pragma unroll 1
+    for (u32 i = 0; i < ahead.count; i++) {
+        const Run& run = ahead.runs[i];
+        for (; own < run.pieces; own += LANES * blocks) prefetch(run.at + (u64)own * run.apart, run.bytes);
+        own -= run.pieces;
+    }
+}
+
 // Only the last blocks have sums that meet: with all the registers that those would take, few of the others found room.
 KERNEL_AHEAD(activate, ActivateArgs, THREADS, REST ? 5 : 1) {
     let_next_start();
+    prefetch_ahead(args.ahead);
     // The last stretch first: what takes longer is there.
     u32 row = block_x(), cols = args.cols, stretch = grid_y() - 1 - block_y(), block = WARPS * stretch + warp_index();
     RowOf x = {args.x + (u64)row * cols, cols, ALIGNED};

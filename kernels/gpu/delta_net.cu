@@ -40,10 +40,25 @@ template <u32 DIM> DEVICE void prepare_rows(const PrepareArgs& args, u32 head, u
     }
 }
 
+// Of the states that will be walked, a block's share comes as far as L2 while rows are not there yet.
+DEVICE void prefetch_states(const PrepareArgs& args) {
+    u32 row = block_x() * args.rows_per_warp, number = args.tables.rows[row].segment;
+    if (number == NONE || thread_index() != 0) return;
+    const Segment& segment = args.tables.segments[number];
+    u32 blocks = (segment.num_rows + args.rows_per_warp - 1) / args.rows_per_warp * grid_y();
+    u32 own = (row - segment.first_row) / args.rows_per_warp * grid_y() + block_y();
+    constexpr u32 BYTES = HV * DK * DV * sizeof(float), LINE = 128;
+    u32 share = (BYTES + blocks * LINE - 1) / (blocks * LINE) * LINE;
+    if (own * share >= BYTES) return;
+    const u8* states = reinterpret_cast<const u8*>(args.layer.states) + (u64)segment.state_index * BYTES;
+    prefetch(states + own * share, smaller(share, BYTES - own * share));
+}
+
 // A walk does not start before the product in front of this kernel has ended, or its blocks go where that leaves room first. So many blocks of a
 // multiprocessor are all that a tree of 64 rows has for it: none waits for another's end.
 KERNEL_AHEAD(delta_prepare, PrepareArgs, PREPARE_WARPS * LANES, PREPARE_BLOCKS) {
     u32 head = block_y() * PREPARE_WARPS + warp_index();
+    prefetch_states(args);
     if (head < 2 * HK) prepare_rows<DK>(args, head, head * DK, head < HK ? args.q_scale : 1.0f);
     else if (head < HEADS) prepare_rows<DV>(args, head, 2 * HK * DK + (head - 2 * HK) * DV, 0.0f);
     // Who has no row.
@@ -267,7 +282,7 @@ DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* com
     sync_threads();
     KeyValues key = values_of(strip.step(0).staged.k), query = values_of(strip.step(0).staged.q);
     Vec4u words = strip.step(0).words;
-    // What a leaf has no use for costs others less to read again than all to keep, for which it is moved; where columns are few, shared memory is short.
+    // Leaves have no use for k again, and to keep it is to move it; where columns are few, it is shared memory that is short.
     constexpr bool READS_AGAIN = BRANCHES && OWN_COLUMNS == 4;
     // One piece of code for all steps: longer code comes slower than it is done.
 #pragma unroll 1

@@ -13,8 +13,8 @@ use crate::buffer::Buffer;
 use crate::device::{DeltaNetArgs, DeltaNetShape, DeltaNetState, Visibility};
 use crate::error::DeviceError;
 use crate::gpu::delta_net::launches::{
-    HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WALK_THREADS, WARPS, WalkArgs, head_threads,
-    level_bytes, long_walks, own_columns, walking_blocks, whole_heads,
+    HeadsArgs, Layer, Norm, PrepareArgs, THREADS, WALK_THREADS, WARPS, WalkArgs, are_alone,
+    head_threads, level_bytes, long_walks, own_columns, walking_blocks, whole_heads,
 };
 pub(super) use crate::gpu::delta_net::launches::{defines, sources, staged_bytes};
 use crate::gpu::device::GpuDevice;
@@ -28,7 +28,7 @@ use crate::gpu::tables::{SegmentEntry, levels_of};
 
 /// Of a multiprocessor's shared memory, what keeps others from lying beside a block.
 const ALONE_PERCENT: u32 = 55;
-/// Rows of a segment up to which a block walks with a whole head, and of a step up to which products have few.
+/// Rows of a segment up to which a block walks with a whole head.
 const SHORT_WALK: u32 = 8;
 /// Shared memory through which a whole head's state is stored, at most.
 const LINES_BYTES: u32 = 32 << 10;
@@ -70,13 +70,6 @@ fn is_chain(segment: &SegmentEntry) -> bool {
 /// What queries are scaled by.
 pub(super) fn q_scale(shape: &DeltaNetShape) -> f32 {
     1.0 / (shape.k_dim as f32).sqrt()
-}
-
-/// Whether each walking block is to have a multiprocessor for itself: two would share its schedulers while others have none. But where many are left
-/// free, blocks of a product of few rows would gather on them, and do better beside those that walk.
-fn is_alone(blocks: usize, num_rows: usize, multiprocessors: usize) -> bool {
-    let leaves_many = blocks < multiprocessors / 8 * 7;
-    blocks <= multiprocessors && (num_rows > SHORT_WALK as usize || !leaves_many)
 }
 
 impl GpuDevice {
@@ -203,9 +196,9 @@ impl GpuDevice {
             true => "delta_walk_trees",
             false => "delta_walk_chains",
         };
-        let is_alone = is_alone(blocks * segments.len(), num_rows, multiprocessors as usize);
-        let alone = self.alone_bytes(is_alone).min(self.level_bytes_left());
-        let shared_bytes = alone.max(room * level_bytes);
+        let walking = blocks * segments.len();
+        let alone = self.alone_bytes(are_alone(walking, num_rows, multiprocessors));
+        let shared_bytes = alone.min(self.level_bytes_left()).max(room * level_bytes);
         let launch = Launch {
             grid: [(blocks + history_blocks) as u32, segments.len() as u32, 1],
             threads: WALK_THREADS,

@@ -1,6 +1,7 @@
 //! Products with weight matrices: see gpu/activate.cu, gpu/matmul.cu, gpu/matmul_row.cu and gpu/matmul_wide.cu.
 
 mod activate;
+mod ahead;
 mod narrow;
 mod wide;
 mod work;
@@ -15,6 +16,7 @@ use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{Launch, Source};
 use crate::gpu::linear::activate::Activated;
 pub(super) use crate::gpu::linear::activate::MOST_NORMED_COLS;
+use crate::gpu::linear::ahead::Ahead;
 pub(super) use crate::gpu::linear::narrow::row_forms_bytes;
 use crate::gpu::linear::narrow::{Narrow, NarrowArgs};
 use crate::gpu::linear::wide::{Wide, WideArgs};
@@ -349,7 +351,9 @@ impl GpuDevice {
         let bytes = factors_at + rows.num_rows * size_of::<f32>();
         let parts = self.scratch(Scratch::Partials, bytes)?;
         let kept = leaves.then(|| parts.add(factors_at));
-        let activated = self.activate(rows, shape.columns(), cols, types, Some(shape), kept)?;
+        let ahead = Ahead::of(shape, &ordered, self.facts());
+        let wide = Some((shape, &ahead));
+        let activated = self.activate(rows, shape.columns(), cols, types, wide, kept)?;
         let rest = match leaves {
             true => Rest {
                 sums: parts.add(sums_at),

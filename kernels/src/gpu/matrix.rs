@@ -61,7 +61,7 @@ impl Form {
     }
 }
 
-fn tile_cols(dtype: DType) -> usize {
+pub(super) fn tile_cols(dtype: DType) -> usize {
     Form::of(dtype).cols()
 }
 

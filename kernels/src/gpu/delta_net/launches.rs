@@ -3,6 +3,7 @@
 use crate::device::DeltaNetShape;
 use crate::gpu::delta_net::step;
 use crate::gpu::driver::{DevicePtr, Source};
+use crate::gpu::linear::COLUMNS;
 use crate::gpu::tables::TablePtrs;
 
 /// Threads of a block that walks with a strip of a head: of four walkers, a carrier and an adder.
@@ -170,6 +171,14 @@ pub(super) fn walking_blocks(shape: &DeltaNetShape, columns: usize) -> usize {
     shape.num_v_heads * shape.v_dim.div_ceil(STRIP * columns)
 }
 
+/// Whether each of so many walking blocks is to have a multiprocessor for itself: two would share its schedulers while others have none. But where
+/// many are left free, blocks of a product of few rows would gather on them, and do better beside those that walk.
+pub(super) fn are_alone(blocks: usize, num_rows: usize, multiprocessors: u32) -> bool {
+    let all = multiprocessors as usize;
+    let leave_many = blocks < all / 8 * 7;
+    blocks <= all && (num_rows > COLUMNS || !leave_many)
+}
+
 /// Threads of a block that walks with a whole head.
 pub(super) fn head_threads(shape: &DeltaNetShape) -> u32 {
     (32 * (shape.v_dim / HEAD_COLUMNS).next_multiple_of(WARPS)) as u32
@@ -191,5 +200,10 @@ mod tests {
         // An H200, and a 3090.
         let columns = |heads| [132, 82].map(|of| own_columns(&shape(heads), of));
         assert_eq!([16, 32, 48].map(columns), [[1, 2], [2, 4], [4, 4]]);
+        // Of a 27B and a 0.8B.
+        let alone = |blocks| [8, 9].map(|num_rows| are_alone(blocks, num_rows, 132));
+        assert_eq!(alone(96), [false, true]);
+        assert_eq!(alone(128), [true, true]);
+        assert_eq!(alone(192), [false, false]);
     }
 }

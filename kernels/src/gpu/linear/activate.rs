@@ -3,6 +3,7 @@
 use crate::error::DeviceError;
 use crate::gpu::device::GpuDevice;
 use crate::gpu::driver::{DevicePtr, Launch, Source};
+use crate::gpu::linear::ahead::Ahead;
 use crate::gpu::linear::wide::Wide;
 use crate::gpu::linear::work::{Activations, Before, COLUMNS, Rest, Rows, dtypes, float_terms};
 use crate::gpu::matrix::Form;
@@ -25,6 +26,7 @@ struct ActivateArgs {
     factors: DevicePtr,
     to: Activations,
     rest: Rest,
+    ahead: Ahead,
     cols: u32,
     eps: f32,
     apart: u32,
@@ -116,7 +118,8 @@ pub(super) fn sources() -> Vec<Source> {
 
 impl GpuDevice {
     /// Rows in the forms that products with `types` read, in scratch memory; `columns`: how many products read, though
-    /// what they make of more than there are is not used; `wide`: by such ones, which decides how they lie (gpu/activations.h);
+    /// what they make of more than there are is not used; `wide`: by such ones, which decides how they lie (gpu/activations.h), and
+    /// what these read first;
     /// `factors`: where those of a norm go if they are needed for longer.
     pub(super) fn activate(
         &self,
@@ -124,7 +127,7 @@ impl GpuDevice {
         columns: usize,
         cols: usize,
         types: u32,
-        wide: Option<&Wide>,
+        wide: Option<(&Wide, &Ahead)>,
         factors: Option<DevicePtr>,
     ) -> Result<Activated, DeviceError> {
         let Rows {
@@ -165,7 +168,7 @@ impl GpuDevice {
             by32,
             floats,
         };
-        let fed = wide.filter(|shape| shape.fed);
+        let fed = wide.map(|(shape, _)| shape).filter(|shape| shape.fed);
         let kind = ActivateKind {
             normed: is_normed,
             gated: gated.map(|gated| gated.head_dim),
@@ -181,6 +184,7 @@ impl GpuDevice {
             factors,
             to,
             rest,
+            ahead: wide.map_or(Ahead::NONE, |(_, ahead)| *ahead),
             cols: cols as u32,
             eps: norm.map_or(0.0, |norm| norm.eps),
             apart: fed.map_or(1, |_| columns / COLUMNS) as u32,

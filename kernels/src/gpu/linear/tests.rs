@@ -133,6 +133,52 @@ fn product_of<'a>(weight: &'a Matrix, up: Option<&'a Matrix>, out: &Buffer) -> P
     }
 }
 
+/// What comes ahead are pieces of the matrices, and of whole units those that the first blocks begin with.
+#[test]
+fn what_comes_ahead_is_what_is_read_first() {
+    let device = GpuDevice::emulated().expect("an emulation");
+    let (light, heavy) = (
+        matrix(&device, DType::Q4K, 150, MANY_COLS),
+        matrix(&device, DType::Q6K, 150, MANY_COLS),
+    );
+    let x = device.zeros(9 * MANY_COLS).expect("memory");
+    let out = device.zeros(9 * 150).expect("memory");
+    let rows = rows_of(&x, 9, Before::Nothing);
+    let mut clusters = 0;
+    for products in [
+        vec![product_of(&light, None, &out)],
+        vec![product_of(&light, Some(&heavy), &out)],
+        vec![
+            product_of(&light, None, &out),
+            product_of(&heavy, None, &out),
+        ],
+    ] {
+        let facts = device.facts();
+        let shapes = work_of(&rows, &products, false, |work| Wide::all(work, facts));
+        for shape in shapes.expect("products") {
+            let ahead = Ahead::of(&shape, &products, facts);
+            let pieces = ahead.places();
+            for &(at, bytes) in &pieces {
+                let is_in = |matrix: &Matrix| {
+                    let memory = &matrix.on_gpu().memory;
+                    let from = memory.ptr().0;
+                    (from..from + memory.bytes() as u64).contains(&at)
+                        && at + bytes <= from + memory.bytes() as u64
+                };
+                assert!(is_in(&light) || is_in(&heavy), "{shape:?}");
+            }
+            let is_first = |piece: &(u64, u64)| piece.0 == light.on_gpu().memory.ptr().0;
+            assert_eq!(pieces.first().is_some_and(is_first), shape.fed, "{shape:?}");
+            if shape.cluster > 1 {
+                clusters += 1;
+                let tiles = products.len() * 150_usize.div_ceil(TILE_ROWS);
+                assert_eq!(pieces.len(), tiles * shape.splits, "{shape:?}");
+            }
+        }
+    }
+    assert!(clusters > 0);
+}
+
 /// Matrices whose weights take longer are split beside others that are not, wherever they stand.
 #[test]
 fn heavy_ones_apart_change_no_bit() {

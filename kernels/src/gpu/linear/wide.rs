@@ -190,6 +190,10 @@ impl Wide {
             .sum()
     }
 
+    pub(super) fn slices(&self) -> usize {
+        self.slices
+    }
+
     /// Rows of a matrix that a block takes.
     pub(super) fn block_rows(&self) -> usize {
         self.row_warps * TILE_ROWS

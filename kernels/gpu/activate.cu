@@ -21,6 +21,8 @@
 constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / LANES;
 
+// Of a launch, see src/gpu/linear/ahead.rs.
+constexpr u32 MOST_RUNS = 8;
 // Pieces of weights that lie so far apart, of so many bytes each.
 struct Run {
     const u8* at;
@@ -28,7 +30,7 @@ struct Run {
 };
 // What the product's blocks read first.
 struct Ahead {
-    Run runs[8];
+    Run runs[MOST_RUNS];
     u32 count, unused;
 };
 

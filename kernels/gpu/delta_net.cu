@@ -121,7 +121,7 @@ DEVICE void multiply(Strip& strip, u32 first) {
 constexpr u32 V_PIECES = STRIP / 4;
 static_assert(V_PIECES < LANES, "pieces of v and the gates");
 
-// No step has a branch of its own: what each waits for, all wait for together. Steps behind the last are like that.
+// No step has a branch of its own: what each waits for, all wait for together. Behind the last step that one comes again.
 struct Carrier {
     Strip& strip;
     const Step* steps;

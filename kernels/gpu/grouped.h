@@ -183,6 +183,13 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
     }
 }
 
+// By a group that has no work: the other one does not wait for it.
+template <u32 T> DEVICE void skip_turn() {
+    if constexpr (TAKE_TURNS && !is_float(T)) {
+        wait_for_turn();
+        pass_turn();
+    }
+}
 template <u32 T> DEVICE void multiply_grouped(const u8* tile, const Columns& x, Sums& acc) {
     if constexpr (is_float(T)) multiply_grouped_floats<T>(tile, x, acc);
     else multiply_grouped_by256<T>(tile, x, acc);

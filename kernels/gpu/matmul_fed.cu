@@ -3,6 +3,7 @@
 // As many blocks as run at a time take units of work in turn. The feeding warp is ahead of the others by STAGES stages, from one
 // unit to the next, and nobody else waits for anybody but for a turn (grouped.h) or for the sums of a cluster (CLUSTER).
 // CLUSTER: blocks of a cluster; more than 1: they have the splits of the same outputs, a unit each, of one matrix, and sum them up among themselves.
+// CUTS: of the rows of units that are split, groups of warps each.
 // TYPES: bit mask of the types in use. GROUPED: all of 256 inputs or all floats of 16 bits, and every four warps multiply together, as grouped.h has it.
 #ifndef TYPES
 #define TYPES (1 << 12)
@@ -13,6 +14,7 @@
 #define RESIDENT 1
 #define SHARED_PLACES 1
 #define CLUSTER 1
+#define CUTS 1
 #endif
 #define COLUMN_WARPS 1
 #define AT_ONCE COLUMN_TILES
@@ -80,8 +82,9 @@ struct Feed {
         using S = Stage<T>;
         u32 slices = SLICES / unit.splits, lane = lane_index();
         Range<T> range(args, unit.split * slices, slices);
-        u32 row_tiles = smaller((u32)ROW_WARPS, (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS);
-        bool has_rows = lane < row_tiles;
+        u32 first = unit.first_warp(), all = (unit.rows - unit.first_row + TILE_ROWS - 1) / TILE_ROWS;
+        u32 row_tiles = first < all ? smaller(unit.warps(), all - first) : 0;
+        bool has_rows = lane - first < row_tiles;
         const u8* rows = unit.weights[matrix] + ((u64)(unit.first_row / TILE_ROWS + lane) * range.tiles + range.from) * tile_bytes(T);
         u64 all_columns = (u64)args.column_blocks * S::COLUMN_BYTES;
         const u8* columns = form_of<T>(args.x) + (range.from + lane) * all_columns + unit.column_block * S::COLUMN_BYTES;
@@ -154,6 +157,23 @@ struct Multiply {
         }
     }
 };
+
+#if CUTS > 1
+// By those whose rows are others' unit.
+struct Skip {
+    template <u32 T> static DEVICE_MEMBER void of(const WideArgs& args, const Unit& unit, Stages& ring) {
+        u32 slices = SLICES / unit.splits;
+        Range<T> range(args, unit.split * slices, slices);
+#pragma unroll 1
+        for (u32 k = range.from; k < range.to; k += Stage<T>::STEP) {
+            ring.wait_until_full();
+            skip_turn<T>();
+            ring.release();
+            ring.next();
+        }
+    }
+};
+#endif
 
 #if CLUSTER > 1
 // A block of the cluster sums up and writes these column tiles.
@@ -272,6 +292,12 @@ KERNEL_AHEAD(matmul_fed, WideArgs, THREADS + FEEDERS, RESIDENT) {
             visit_type<Multiply>(unit.types[0], args, unit, unit.matrix, ring, stages, sums, acc);
             put_in_cluster(args, unit, inbox, acc);
 #else
+#if CUTS > 1
+            if (!unit.has_work(warp_index())) {
+                visit_type<Skip>(unit.types[unit.matrix], args, unit, ring);
+                continue;
+            }
+#endif
             // On their way with the first stage.
             Factors factors = factors_of(args, unit);
             // If it is whole, both matrices in turn.

@@ -14,6 +14,7 @@
 #define EARLY_OUTPUTS (COLUMN_TILES <= 4)
 #define HOLDS_SUMS 0
 #define SHARED_PLACES 1
+#define CUTS 1
 #include "wide.h"
 
 // Of 16 rows, that are asked for as far as L2 before the activations are there.

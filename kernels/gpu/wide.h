@@ -1,10 +1,10 @@
 // Units of work of products of many rows of x: what a thread block multiplies, and where sums meet. Needs ROW_WARPS, COLUMN_WARPS,
 // HOLDS_SUMS (registers suffice for one slice's sums), SHARED_PLACES (where more wait) and EARLY_OUTPUTS (registers suffice to load what outputs are
-// added to while sums meet).
+// added to while sums meet) and CUTS (of the rows of units that are split, each a unit).
 //
 // A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs,
-// or 8 / `splits` of them. Units of work: first those that are whole, by column block and row block, the fastest first, then the
-// others by column block, split, matrix and row block, so that weights are read again from L2. Sums of splits meet in `parts`, where
+// or 8 / `splits` of them; where rows are cut as well, only as many of its warps have work. Units of work: first those that are whole, by column block and row block, the fastest first, then the
+// others by column block, cut, split, matrix and row block, so that weights are read again from L2. Sums of splits meet in `parts`, where
 // the warp that comes last adds them up, or in a cluster (matmul_fed.cu), or where the outputs are read (rest.h).
 #pragma once
 #include "products.h"
@@ -54,9 +54,18 @@ struct Unit {
     u32 column_block;
     u32 splits, split;
     u32 matrix;
+    // Of its rows, CUTS: all of them.
+    u32 cut;
     // Of the launch.
     u32 number;
+
+    DEVICE_MEMBER bool is_cut() const { return CUTS > 1 && cut < CUTS; }
+    // The first one that has work, and those that have.
+    DEVICE_MEMBER u32 first_warp() const { return is_cut() ? cut * (ROW_WARPS / CUTS) : 0; }
+    DEVICE_MEMBER u32 warps() const { return is_cut() ? ROW_WARPS / CUTS : ROW_WARPS; }
+    DEVICE_MEMBER bool has_work(u32 warp) const { return !is_cut() || warp / (ROW_WARPS / CUTS) == cut; }
 };
+static_assert(CUTS == 1 || COLUMN_WARPS == 1 && ROW_WARPS % CUTS == 0, "cuts have whole warps");
 
 // Where a split's sums wait for the others'. It has the place to itself until it is complete.
 DEVICE Vec4f* part_of(const Unit& unit) {
@@ -240,6 +249,7 @@ DEVICE void write_out(const WideArgs& args, const Unit& unit, Sums& more, Sums& 
 DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     u32 rest = number, first_block = 0, split_bits = 0, turn_bits = 0, j = 0;
     unit.column_block = 0;
+    unit.cut = CUTS;
     // A division takes longer than all else here.
     if (args.column_blocks > 1) {
         rest = number / args.column_blocks;
@@ -248,6 +258,10 @@ DEVICE void find_unit(const WideArgs& args, u32 number, Unit& unit) {
     if (rest >= args.whole_blocks) {
         first_block = args.whole_blocks;
         rest -= first_block;
+        if constexpr (CUTS > 1) {
+            unit.cut = rest % CUTS;
+            rest /= CUTS;
+        }
         // Of at most eight.
         split_bits = (args.splits > 1) + (args.splits > 2) + (args.splits > 4);
         turn_bits = args.matrices - 1;

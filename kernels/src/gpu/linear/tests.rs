@@ -266,8 +266,8 @@ fn sums_meet_anywhere_to_the_bit() {
                 None => device.multiply(&given, &[gated]).map(|()| Before::Nothing),
             };
             let before = before.expect("products");
-            if let Before::Rest(_, splits) = before {
-                left.push((dtype, splits));
+            if let (Before::Rest(_, splits), Some(Shape::Wide(shape))) = (&before, shape) {
+                left.push((*splits, shape.cuts > 1));
             }
             let out = load(vec![f32::NAN; num_rows * down_rows]);
             let product = product_of(&down, None, &out);
@@ -284,13 +284,18 @@ fn sums_meet_anywhere_to_the_bit() {
         let leaves =
             |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.leaves_rest(hidden_rows));
         let some = shapes.expect("shapes").into_iter().filter(leaves);
-        for shape in some.step_by(7) {
+        let is_cut = |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.cuts > 1);
+        let (cut, others): (Vec<_>, Vec<_>) = some.partition(is_cut);
+        let others = others.into_iter().step_by(7);
+        for shape in cut.into_iter().chain(others) {
             assert!(run(Some(shape)) == want, "{dtype} behind {shape:?}");
         }
     }
     for splits in [2, 4, 8] {
-        let known = left.iter().filter(|(_, of_one)| *of_one == splits);
-        assert!(known.count() > 1, "{splits}: {left:?}");
+        for are_cut in [false, true] {
+            let known = left.iter().filter(|of_one| **of_one == (splits, are_cut));
+            assert!(known.count() > 1, "{splits}, cut: {are_cut}: {left:?}");
+        }
     }
 }
 

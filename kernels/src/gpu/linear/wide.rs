@@ -66,6 +66,8 @@ pub(in crate::gpu) struct Wide {
     pub splits: usize,
     /// Row blocks, the first ones, that are not split.
     pub whole_blocks: usize,
+    /// Of the rows of units that are split, each a unit of as many of a block's warps.
+    pub cuts: usize,
     /// Matrices whose weights take longer come last, and their units are those that are split.
     pub heavy_apart: bool,
     pub matrices: usize,
@@ -127,6 +129,7 @@ impl fmt::Display for Wide {
             stages,
             resident,
             splits,
+            cuts,
             heavy_apart,
             column_blocks,
             cluster,
@@ -134,6 +137,7 @@ impl fmt::Display for Wide {
         } = self;
         let of_rest = match (self.is_mixed(), *cluster > 1) {
             (true, _) if *heavy_apart => " of heavy ones",
+            (true, _) if *cuts > 1 => " of the rest by groups",
             (true, _) => " of the rest",
             (_, true) => " in clusters",
             _ => "",
@@ -239,7 +243,7 @@ impl Wide {
 
     /// Units of work that are whole, where both matrices are one, and those that are not.
     fn units_of(&self, row_blocks: usize) -> [usize; 2] {
-        let split = (row_blocks - self.whole_blocks) * self.splits * self.matrices;
+        let split = (row_blocks - self.whole_blocks) * self.splits * self.cuts * self.matrices;
         [self.whole_blocks, split].map(|units| units * self.column_blocks)
     }
 
@@ -271,7 +275,8 @@ impl Wide {
             0 => 0,
             _ => 3 * self.grid(row_blocks, facts),
         };
-        (of_blocks + split) * self.column_tiles * self.threads() * 16
+        // Cuts share their block's.
+        (of_blocks + split / self.cuts) * self.column_tiles * self.threads() * 16
     }
 
     /// `types`: bit mask of the types in use.
@@ -290,6 +295,7 @@ impl Wide {
                 define("GROUPED", usize::from(self.grouped)),
                 define("SHARED_PLACES", self.shared_places),
                 define("CLUSTER", self.cluster),
+                define("CUTS", self.cuts),
             ]
         } else {
             vec![define("COLUMN_WARPS", self.column_warps)]

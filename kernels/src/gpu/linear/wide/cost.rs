@@ -107,7 +107,11 @@ impl Wide {
         let of_whole = self.cost_of((work.types, light), whole, steps * in_turn, 1);
         let steps = steps.div_ceil(self.splits);
         let split = split.div_ceil(multiprocessors);
-        let of_rest = self.cost_of((work.types, heavy), split, steps, self.splits);
+        let rest = Self {
+            row_warps: self.row_warps / self.cuts,
+            ..*self
+        };
+        let of_rest = rest.cost_of((work.types, heavy), split, steps, self.splits);
         match self.heavy_apart {
             // Beside each other.
             true => of_whole.max(of_rest),

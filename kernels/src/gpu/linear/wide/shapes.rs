@@ -44,13 +44,20 @@ enum Meeting {
     InMemory,
     /// The same, and only the rest is split.
     OfRest,
+    /// The same, and units of the rest have the rows of one group of warps each.
+    OfCutRest,
     /// The same, and only units of weights that take longer are split, beside which others are whole.
     OfHeavy,
     /// In the shared memory of a cluster of thread blocks.
     InClusters,
 }
+impl Meeting {
+    fn is_of_rest(self) -> bool {
+        matches!(self, Self::OfRest | Self::OfCutRest)
+    }
+}
 /// The same where a warp feeds the others.
-const FED_SPLITS: [(usize, Meeting); 11] = [
+const FED_SPLITS: [(usize, Meeting); 14] = [
     (1, Meeting::InMemory),
     (2, Meeting::InMemory),
     (4, Meeting::InMemory),
@@ -58,6 +65,9 @@ const FED_SPLITS: [(usize, Meeting); 11] = [
     (2, Meeting::OfRest),
     (4, Meeting::OfRest),
     (8, Meeting::OfRest),
+    (2, Meeting::OfCutRest),
+    (4, Meeting::OfCutRest),
+    (8, Meeting::OfCutRest),
     (2, Meeting::OfHeavy),
     (4, Meeting::OfHeavy),
     (2, Meeting::InClusters),
@@ -105,6 +115,7 @@ pub(in crate::gpu::linear) fn sources(types: u32) -> Vec<Source> {
         slices: SLICES,
         splits: 1,
         whole_blocks: 0,
+        cuts: 1,
         heavy_apart: false,
         matrices: 1,
         column_blocks: 1,
@@ -209,13 +220,13 @@ impl Wide {
                     .flat_map(move |&warps| FED_SPLITS.map(|splits| (grouped, most, warps, splits)))
             })
         });
-        let choices =
-            choices.filter(move |(.., (_, meeting))| can_mix || *meeting != Meeting::OfRest);
+        let choices = choices.filter(move |(.., (_, meeting))| can_mix || !meeting.is_of_rest());
         let choices = choices.filter(|(.., (splits, _))| *splits <= slices_of(work.cols));
         // Where sums meet in memory, with 8 of the rest that takes longer than is won (docs/tuning.md, "Steps of trees").
         let can_have_8 = work.matrices == 2;
-        let choices =
-            choices.filter(move |(.., splits)| can_have_8 || *splits != (8, Meeting::OfRest));
+        let choices = choices.filter(move |(.., (splits, meeting))| {
+            can_have_8 || *splits != 8 || !meeting.is_of_rest()
+        });
         choices.filter_map(|(grouped, most, row_warps, (splits, meeting))| {
             let known = if grouped {
                 group_tiles(work.types)
@@ -261,7 +272,7 @@ impl Wide {
                 let fits = shape.row_blocks(work.heights) <= at_once;
                 return (fits && work.matrices == 1 && column_blocks == 1).then_some(shape);
             }
-            Meeting::OfRest | Meeting::OfHeavy => {}
+            Meeting::OfRest | Meeting::OfCutRest | Meeting::OfHeavy => {}
         }
         // With memory for the sums of slices.
         let whole = Self { splits: 1, ..shape }.fitted(work, threads, facts)?;
@@ -284,8 +295,14 @@ impl Wide {
             return is_some.then_some(shape);
         }
         let units = whole.units(whole.whole_blocks) / at_once * at_once;
+        let cuts = match meeting {
+            Meeting::OfCutRest if !shape.grouped || shape.row_warps == GROUP_WARPS => return None,
+            Meeting::OfCutRest => shape.row_warps / GROUP_WARPS,
+            _ => 1,
+        };
         let shape = Self {
             splits: shape.splits,
+            cuts,
             whole_blocks: units / column_blocks,
             ..whole
         };
@@ -305,6 +322,7 @@ impl Wide {
             slices: slices_of(work.cols),
             splits: 1,
             whole_blocks: 0,
+            cuts: 1,
             heavy_apart: false,
             matrices: work.matrices,
             column_blocks: 1,

@@ -19,23 +19,15 @@ DEVICE void end_turns() {
         if (warp_index() / 4 == 0) wait_for_turn();
 }
 
-// Turns the top bits of signed quants, which makes their bytes unsigned and 128 too large: a few words in place of all that `fragments` makes of them,
-// which the compiler would turn instead if they were not settled.
+// Turns the top bits of signed quants of a plane of their own, which makes their bytes unsigned and 128 too large: a few words in place of all that
+// `fragments` makes of them, which the compiler would turn instead if they were not settled.
 template <u32 T> DEVICE void turn(Part<T>& quants) {
-    static_assert(is_signed(T) && (bits_of(T) == 6 || bits_of(T) == 3), "types whose top bits are a plane's");
-    auto turn_bits = [](u32& word, u32 bits) {
-        word ^= bits;
-        settle(word);
-    };
-    if constexpr (bits_of(T) == 6) {
-        constexpr u32 OF_PAIRS = 0xaaaaaaaau;
-        turn_bits(quants.pairs.x, OF_PAIRS);
-        turn_bits(quants.pairs.y, OF_PAIRS);
-        turn_bits(quants.pairs.z, OF_PAIRS);
-        turn_bits(quants.pairs.w, OF_PAIRS);
-    } else {
-        for (u32 i = 0; i < 2; i++) turn_bits(quants.bits[i], ~0u);
-    }
+    static_assert(is_signed(T) && (has_sixes(T) || has_bits(T)), "types whose top bits can be turned");
+    if constexpr (has_bits(T))
+        for (u32 i = 0; i < 2; i++) {
+            quants.bits[i] ^= ~0u;
+            settle(quants.bits[i]);
+        }
 }
 
 template <u32 T> struct Planes {
@@ -122,7 +114,7 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
 #pragma unroll
         for (u32 u = 0; u < 2; u++) {
             u32 a[2][4], unit = 2 * part + u;
-            quants.fragments(u, a);
+            quants.template fragments<Planes<T>::ARE_TURNED>(u, a);
             Planes<T> planes(tile, scales, part, u, a);
             GroupColumns b = further(columns, UNIT_BYTES * unit), next = further(b, 2 * CORE_BYTES);
             begin_group();

@@ -29,7 +29,7 @@ DEVICE u32 quant(u32 type, const u8* b, u32 k) {
         case Q6_K: {
             u32 part = k % 128 / 32;
             u32 low = nibble(b[64 * (k / 128) + 32 * (part % 2) + k % 32], part / 2);
-            return (low | (b[128 + 32 * (k / 128) + k % 32] >> (2 * part) & 3) << 4) ^ 32;
+            return low | (b[128 + 32 * (k / 128) + k % 32] >> (2 * part) & 3) << 4;
         }
         case Q2_K: return b[16 + 32 * (k / 128) + k % 32] >> (2 * (k % 128 / 32)) & 3;
         case Q3_K:
@@ -69,12 +69,17 @@ DEVICE u32 quant_byte(const PackArgs& args, u32 row, u32 col, u32 at) {
         u32 from = col + 64 * (rest / 4 % units) + 4 * (lane % 4) + byte;
         for (u32 i = 0; i < 8; i++)
             value |= (quant_at(args, row + lane / 4 + 8 * (i % 2), from + 32 * (i / 4) + 16 * (i / 2 % 2)) >> (bits - 1) & 1) << i;
-    } else if (has_pairs(type) && (bits != 6 || at >= second_plane(type))) {
-        u32 from = bits == 6 ? rest : at;
-        u32 first = col + 32 * (from / 512 * 4 + word) + 4 * (lane % 4) + byte;
+    } else if (has_sixes(type)) {
+        // Which of three, and of which two units.
+        u32 which = at < second_plane(type) ? at / 512 % 2 : 2, units = at < second_plane(type) ? at / 1024 : rest / 512;
+        u32 first = col + 128 * units + 16 * (word / 2) + 4 * (lane % 4) + byte;
+        row += lane / 4 + 8 * (word % 2);
+        value = quant_at(args, row, first + 32 * which) << 2 | (quant_at(args, row, first + 96) >> (2 * which) & 3);
+    } else if (has_pairs(type) && at < second_plane(type)) {
+        u32 first = col + 32 * (at / 512 * 4 + word) + 4 * (lane % 4) + byte;
         for (u32 i = 0; i < 4; i++) {
             u32 q = quant_at(args, row + lane / 4 + 8 * (i % 2), first + 16 * (i / 2));
-            value |= (bits == 6 ? q >> 4 : q & 3) << (2 * i);
+            value |= (q & 3) << (2 * i);
         }
     } else {
         row += lane / 4 + 8 * (word % 2);

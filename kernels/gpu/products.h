@@ -62,9 +62,9 @@ template <u32 T> struct Part {
     // `at`: the tile.
     DEVICE_MEMBER Part(const u8* at, u32 part) {
         u32 lane = lane_index();
-        if constexpr (is_float(T) || bits_of(T) == 8 || has_nibbles(T))
+        if constexpr (is_float(T) || bits_of(T) == 8 || has_nibbles(T) || has_sixes(T))
             for (u32 i = 0; i < MAIN; i++) main[i] = read<Vec4u>(at + 512 * (HELD * part + i) + 16 * lane);
-        if constexpr (has_pairs(T)) pairs = read<Vec4u>(at + (has_nibbles(T) ? second_plane(T) : 0) + 512 * part + 16 * lane);
+        if constexpr (has_pairs(T) || has_sixes(T)) pairs = read<Vec4u>(at + (has_sixes(T) ? second_plane(T) : 0) + 512 * part + 16 * lane);
         if constexpr (has_bits(T)) {
             const u8* from = at + second_plane(T) + 4 * UNITS * lane;
             bits[0] = read<u32>(from + 8 * part);
@@ -72,8 +72,8 @@ template <u32 T> struct Part {
         }
     }
 
-    // Words i of its unit u and sub-unit s, for mma_s8.
-    DEVICE_MEMBER void fragments(u32 u, u32 (&a)[2][4]) const {
+    // Words i of its unit u and sub-unit s, for mma_s8. TURNED: those of sixes with their bytes' highest bits turned.
+    template <bool TURNED = false> DEVICE_MEMBER void fragments(u32 u, u32 (&a)[2][4]) const {
         if constexpr (bits_of(T) == 8) {
             words(main[0], a[0]);
             words(main[1], a[1]);
@@ -82,6 +82,21 @@ template <u32 T> struct Part {
             words(main[u], w);
             const u32 table[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
             for (u32 i = 0; i < 4; i++) lookup16(w[i], table, a[0][i], a[1][i]);
+        } else if constexpr (has_sixes(T)) {
+            constexpr u32 OWN = 0xfcfcfcfcu, TURN = TURNED ? 0 : 0x80808080u;
+            u32 first[4], second[4], third[4];
+            words(main[0], first);
+            words(main[1], second);
+            words(pairs, third);
+            for (u32 i = 0; i < 4; i++) {
+                if (u == 0) {
+                    a[0][i] = (first[i] & OWN) ^ TURN;
+                    a[1][i] = (second[i] & OWN) ^ TURN;
+                } else {
+                    a[0][i] = (third[i] & OWN) ^ TURN;
+                    a[1][i] = ((first[i] << 2 & 0x0c0c0c0cu) | (second[i] << 4 & 0x30303030u) | (third[i] << 6 & 0xc0c0c0c0u)) ^ TURN;
+                }
+            }
         } else {
             constexpr u32 UP = shift_of(T), BITS = bits_of(T);
             u32 low[4], two[4];
@@ -91,7 +106,6 @@ template <u32 T> struct Part {
                 for (u32 i = 0; i < 4; i++) {
                     u32 value = 0;
                     if constexpr (has_nibbles(T)) value = moved(low[i], 4 * s, UP) & (0x0f0f0f0fu << UP);
-                    if constexpr (BITS == 6) value |= moved(two[u % 2 * 2 + s], 2 * i, UP + 4) & (0x03030303u << (UP + 4));
                     if constexpr (BITS < 4) value = moved(two[u % 2 * 2 + s], 2 * i, UP) & (0x03030303u << UP);
                     if constexpr (has_bits(T)) value |= moved(bits[u], 4 * s + i, UP + BITS - 1) & (0x01010101u << (UP + BITS - 1));
                     a[s][i] = value;

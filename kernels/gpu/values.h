@@ -16,18 +16,21 @@ DEVICE float value_at(u32 type, const u8* tile, u32 row, u32 col) {
     u32 unit = col / 64, sub = col % 64 / 32, lane = 4 * (row % 8) + col % 16 / 4, word = col % 32 / 16 * 2 + row / 8, byte = col % 4;
     u32 bits = bits_of(type);
     const u8* second = tile + second_plane(type);
-    const u8* pairs = (bits == 6 ? second : tile) + 512 * (unit / 2) + 16 * lane + 4 * (unit % 2 * 2 + sub) + byte;
+    const u8* pairs = tile + 512 * (unit / 2) + 16 * lane + 4 * (unit % 2 * 2 + sub) + byte;
     i32 q;
     if (bits == 8) q = (i8)tile[512 * sub + 16 * lane + 4 * word + byte];
-    else if (bits < 4) q = *pairs >> (2 * word) & 3;
+    else if (has_sixes(type)) {
+        u32 at = 16 * lane + 4 * word + byte, which = unit % 2 * 2 + sub, even = unit / 2 * 1024;
+        const u8* three[3] = {tile + even + at, tile + even + 512 + at, second + unit / 2 * 512 + at};
+        q = which < 3 ? *three[which] >> 2 : (*three[0] & 3) | (*three[1] & 3) << 2 | (*three[2] & 3) << 4;
+    } else if (bits < 4) q = *pairs >> (2 * word) & 3;
     else q = nibble(tile[512 * unit + 16 * lane + 4 * word + byte], sub);
-    if (bits == 6) q |= (*pairs >> (2 * word) & 3) << 4;
     if (has_bits(type)) {
         u32 units = tile_cols(type) / 64;
         q |= (second[4 * units * lane + 4 * unit + byte] >> (4 * sub + word) & 1) << (bits - 1);
     }
     if (type == IQ4_NL || type == IQ4_XS) q = (i8)(IQ4_TABLE[q / 4] >> (8 * (q % 4)));
-    if (is_signed(type)) q = (q ^ (1 << (bits - 1))) - (1 << (bits - 1));
+    if (is_signed(type)) q = (has_sixes(type) ? q : q ^ (1 << (bits - 1))) - (1 << (bits - 1));
     const u8* scales = tile + scales_at(type) + row * scale_bytes(type);
     const u8* subs = tile + quant_bytes(type) + row * sub_bytes(type);
     if (!is_by256(type)) {

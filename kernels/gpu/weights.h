@@ -7,7 +7,9 @@
 //   pairs    byte 512 (u / 2) + 16 lane + 4 (u % 2 * 2 + s) + b, bits 2 i..
 //   bits     byte 4 units lane + 4 u + b, bit 4 s + i
 //   bytes    byte 512 s + 16 lane + 4 i + b
-// Types with a fixed offset are kept as two's complement of their width. Scales come last, by row. Floats: for step s (16
+//   sixes    bits 2.. of byte 512 (u + s) + 16 lane + 4 i + b of even u, of byte 2048 + 512 (u / 2) + 16 lane + 4 i + b where u is odd and s 0;
+//            where both are odd, of the lowest two bits of those three bytes: three words make four with as few operations as can be
+// Types with a fixed offset are kept as two's complement of their width, but for sixes, which are as files have them. Scales come last, by row. Floats: for step s (16
 // inputs), word i (row g + 8 (i % 2), inputs 8 (i / 2) + 2 t..): 16 bits at 512 s + 16 lane + 4 i, 32 bits at
 // 1024 s + 512 (i / 2) + 16 lane + 8 (i % 2).
 #pragma once
@@ -28,11 +30,12 @@ DEVICE constexpr u32 bits_of(u32 type) {
 }
 DEVICE constexpr u32 tile_cols(u32 type) { return is_by256(type) ? 256 : 64; }
 DEVICE constexpr u32 quant_bytes(u32 type) { return bits_of(type) * TILE_ROWS * tile_cols(type) / 8; }
-DEVICE constexpr bool has_nibbles(u32 type) { return bits_of(type) >= 4 && bits_of(type) <= 6; }
-DEVICE constexpr bool has_pairs(u32 type) { return bits_of(type) == 2 || bits_of(type) == 3 || bits_of(type) == 6; }
+DEVICE constexpr bool has_sixes(u32 type) { return bits_of(type) == 6; }
+DEVICE constexpr bool has_nibbles(u32 type) { return bits_of(type) == 4 || bits_of(type) == 5; }
+DEVICE constexpr bool has_pairs(u32 type) { return bits_of(type) == 2 || bits_of(type) == 3; }
 DEVICE constexpr bool has_bits(u32 type) { return bits_of(type) == 3 || bits_of(type) == 5; }
-// Where the second plane begins.
-DEVICE constexpr u32 second_plane(u32 type) { return has_nibbles(type) ? 8 * tile_cols(type) : 4 * tile_cols(type); }
+// Where the second plane begins, or the sixes of odd units.
+DEVICE constexpr u32 second_plane(u32 type) { return has_nibbles(type) || has_sixes(type) ? 8 * tile_cols(type) : 4 * tile_cols(type); }
 // Scales of a row, and where those of the second kind begin.
 DEVICE constexpr u32 sub_bytes(u32 type) { return type == IQ4_XS ? 8 : is_by256(type) ? 16 : 0; }
 DEVICE constexpr bool has_min(u32 type) { return type == Q4_1 || type == Q5_1 || type == Q2_K || type == Q4_K || type == Q5_K; }

@@ -93,8 +93,8 @@ DEVICE void get_state(State<OWN_COLUMNS>& state, const Vec4f* level) {
 // A step in shared memory.
 struct Arrived {
     Staged<STRIP> staged;
-    // Row, load and save of Step.
-    Vec4u words;
+    // Load and save of Step.
+    Vec2u words;
     // k times q, by lanes of eight.
     float products[8];
 };
@@ -154,7 +154,7 @@ struct Carrier {
     DEVICE_MEMBER void bring(u32 first) {
         if (first < num_rows) {
             Arrived* to = strip.ring + first % RING;
-            if (lane_index() < STEPS) to[lane_index()].words = {ahead.row, ahead.load, ahead.save, 0};
+            if (lane_index() < STEPS) to[lane_index()].words = {ahead.load, ahead.save};
 #pragma unroll
             for (u32 i = 0; i < STEPS; i++) {
                 const float* q_of_row = q + (u64)rows[i] * CHANNELS;
@@ -281,7 +281,7 @@ DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* com
     u32 walker = warp_index();
     sync_threads();
     KeyValues key = values_of(strip.step(0).staged.k), query = values_of(strip.step(0).staged.q);
-    Vec4u words = strip.step(0).words;
+    Vec2u words = strip.step(0).words;
     // Leaves have no use for k again, and to keep it is to move it; where columns are few, it is shared memory that is short.
     constexpr bool READS_AGAIN = BRANCHES && OWN_COLUMNS == 4;
     // One piece of code for all steps: longer code comes slower than it is done.
@@ -290,13 +290,13 @@ DEVICE void walk_steps(Strip& strip, State<OWN_COLUMNS>& state, const float* com
         if (at > 0 && at % STEPS == 0) sync_threads();
         if (!active) continue;
         const Arrived &now = strip.step(at), &next = strip.step(at + 1);
-        if (BRANCHES && words.y != NONE && at > 0) {
-            if (words.y == BASE) load_state(state, committed);
-            else get_state(state, levels.at(words.y));
+        if (BRANCHES && words.x != NONE && at > 0) {
+            if (words.x == BASE) load_state(state, committed);
+            else get_state(state, levels.at(words.x));
         }
         Parts<OWN_COLUMNS> read = read_by(state, key), by_q = read_by(state, query);
         add_across(read);
-        u32 save = words.z;
+        u32 save = words.y;
         KeyValues own = key;
         key = values_of(next.staged.k), query = values_of(next.staged.q);
         words = next.words;

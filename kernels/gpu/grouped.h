@@ -7,7 +7,8 @@
 #include "products.h"
 #include "warpgroup.h"
 
-// Two groups of a thread block, each of which makes weights ready while the other multiplies: the first has the first turn.
+// Two groups of a thread block, each of which makes weights ready while the other multiplies: the first has the first turn. It passes on before its
+// last products, since what the other makes ready for its first takes longer than those.
 constexpr bool TAKE_TURNS = HAS_GROUPS && ROW_WARPS == 8;
 DEVICE void begin_turns() {
     if constexpr (TAKE_TURNS)
@@ -128,11 +129,11 @@ template <u32 T> DEVICE void multiply_grouped_by256(const u8* tile, const Column
             group_mma_8<false, false>(low, planes.low[1], next);
             group_mma_8<false, !Planes<T>::BY_DIGITS>(high, planes.high[1], next);
             end_group();
+            if (TAKE_TURNS && unit == 2) pass_turn();
             // The next words take the registers of the last but one.
             if (unit < 3) wait_groups<1>();
         }
     }
-    if constexpr (TAKE_TURNS) pass_turn();
     wait_groups<0>();
 #pragma unroll
     for (u32 ct = 0; ct < COLUMN_TILES; ct++)

@@ -329,11 +329,12 @@ template <bool BRANCHES> DEVICE void walk(const WalkArgs& args, Vec4f* saved) {
         return;
     }
     u32 head = block_x() / STRIPS, number = block_x() % STRIPS, lane = lane_index();
-    if (DK / 4 < KEYS / 4)
-        for (u32 at = warp_index(); at < RING; at += STRIP_WARPS)
-            if (DK / 4 + lane < KEYS / 4) strip.ring[at].staged.q[DK / 4 + lane] = {}, strip.ring[at].staged.k[DK / 4 + lane] = {};
     u32 columns = smaller(DV - number * STRIP, STRIP);
     if (warp_index() == CARRIER) {
+        // By the warp that multiplies the first batch's k by q before all others come.
+        if (DK / 4 < KEYS / 4)
+            for (u32 at = 0; at < RING; at++)
+                if (DK / 4 + lane < KEYS / 4) strip.ring[at].staged.q[DK / 4 + lane] = {}, strip.ring[at].staged.k[DK / 4 + lane] = {};
         const float *q = args.prepared + head % HK * DK, *v = args.prepared + 2 * HK * DK + head * DV + number * STRIP;
         bool is_gates = lane == V_PIECES;
         const void* piece = is_gates ? static_cast<const void*>(args.gates + head) : v + 4 * lane;

@@ -9,8 +9,8 @@
 //   bytes    byte 512 s + 16 lane + 4 i + b
 //   sixes    bits 2.. of byte 512 (u + s) + 16 lane + 4 i + b of even u, of byte 2048 + 512 (u / 2) + 16 lane + 4 i + b where u is odd and s 0;
 //            where both are odd, of the lowest two bits of those three bytes: three words make four with as few operations as can be
-// Types with a fixed offset are kept as two's complement of their width, but for sixes, which are as files have them. Scales come last, by row. Floats: for step s (16
-// inputs), word i (row g + 8 (i % 2), inputs 8 (i / 2) + 2 t..): 16 bits at 512 s + 16 lane + 4 i, 32 bits at
+// Types with a fixed offset are kept as two's complement of their width, but for sixes, which are as files have them. Scales
+// come last, by row. Floats: for step s (16 inputs), word i (row g + 8 (i % 2), inputs 8 (i / 2) + 2 t..): 16 bits at 512 s + 16 lane + 4 i, 32 bits at
 // 1024 s + 512 (i / 2) + 16 lane + 8 (i % 2).
 #pragma once
 #include "arch.h"

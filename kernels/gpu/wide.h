@@ -3,9 +3,10 @@
 // added to while sums meet) and CUTS (of the rows of units that are split, each a unit).
 //
 // A thread block takes 16 ROW_WARPS rows of W, 8 COLUMN_TILES COLUMN_WARPS rows of x (columns here) and all slices of the inputs,
-// or 8 / `splits` of them; where rows are cut as well, only as many of its warps have work. Units of work: first those that are whole, by column block and row block, the fastest first, then the
-// others by column block, cut, split, matrix and row block, so that weights are read again from L2. Sums of splits meet in `parts`, where
-// the warp that comes last adds them up, or in a cluster (matmul_fed.cu), or where the outputs are read (rest.h).
+// or 8 / `splits` of them; where rows are cut as well, only as many of its warps have work. Units of work: first those that are whole, by column
+// block and row block, the fastest first, then the others by column block, cut, split, matrix and row block, so that weights are read again from
+// L2. Sums of splits meet in `parts`, where the warp that comes last adds them up, or in a cluster (matmul_fed.cu), or where the outputs are read
+// (rest.h).
 #pragma once
 #include "products.h"
 #include "rest.h"

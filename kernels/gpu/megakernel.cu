@@ -61,7 +61,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     u8* rings = work + args.work_bytes + args.slot_bytes;
     Vec4u* of_stages = reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES);
     Stages stages = {rings, of_stages, of_stages + STAGES};
-    PieceRing ring(reinterpret_cast<u8*>(fixed.barriers), BLOCK_WARPS);
+    PieceRing ring(reinterpret_cast<u8*>(fixed.barriers), 1);
     // Weights are nobody's result. A stage is filled anew by the warp that has read it.
     for (u32 i = thread_index(); i < STAGES; i += BLOCK_THREADS) stages.pieces[i].x = 0;
     if (thread_index() == 0) step.list = args.pieces + args.first_piece[block_x()];

@@ -76,6 +76,12 @@ template <u32 PLACES> struct Ring {
     DEVICE_MEMBER void wait_until_free() { wait(PLACES + slot, turn ^ 1); }
     // Until its bytes are there.
     DEVICE_MEMBER void wait_until_full() { wait(slot, turn); }
+    // All of the one warp that reads the present stage have read it, and it may be filled anew by that warp itself.
+    DEVICE_MEMBER void has_been_read() {
+        if constexpr (ARRIVING == 1) return has_read();
+        release();
+        wait(PLACES + slot, turn);
+    }
 
 #if ON_HOST || COPIES_BY_LANES
     DEVICE_MEMBER void copy_once(u32 stage, u8* to, const u8* from, u32 bytes) { copy(stage, to, from, bytes); }

@@ -61,7 +61,7 @@ DEVICE void bring(const Context& step, const Vec4u& piece, u32 which, PieceRing&
 // Fills the present stage anew, whose piece the warp has read, and goes on to its next one.
 DEVICE void fill_anew(const Context& step, PieceRing& ring, const Stages& stages, u32& which) {
     Vec4u next = stages.next[ring.slot];
-    ring.has_read();
+    ring.has_been_read();
     bring(step, next, which + STAGES, ring, stages);
     ring.skip(BLOCK_WARPS);
     which += BLOCK_WARPS;

@@ -74,7 +74,12 @@ DEVICE u32 quant_byte(const PackArgs& args, u32 row, u32 col, u32 at) {
         u32 which = at < second_plane(type) ? at / 512 % 2 : 2, units = at < second_plane(type) ? at / 1024 : rest / 512;
         u32 first = col + 128 * units + 16 * (word / 2) + 4 * (lane % 4) + byte;
         row += lane / 4 + 8 * (word % 2);
-        value = quant_at(args, row, first + 32 * which) << 2 | (quant_at(args, row, first + 96) >> (2 * which) & 3);
+        // Its own, and what it has of the fourth one's.
+#pragma unroll 1
+        for (u32 i = 0; i < 2; i++) {
+            u32 q = quant_at(args, row, first + 32 * (i == 0 ? which : 3));
+            value |= i == 0 ? q << 2 : q >> (2 * which) & 3;
+        }
     } else if (has_pairs(type) && at < second_plane(type)) {
         u32 first = col + 32 * (at / 512 * 4 + word) + 4 * (lane % 4) + byte;
         for (u32 i = 0; i < 4; i++) {

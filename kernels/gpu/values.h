@@ -21,8 +21,8 @@ DEVICE float value_at(u32 type, const u8* tile, u32 row, u32 col) {
     if (bits == 8) q = (i8)tile[512 * sub + 16 * lane + 4 * word + byte];
     else if (has_sixes(type)) {
         u32 at = 16 * lane + 4 * word + byte, which = unit % 2 * 2 + sub, even = unit / 2 * 1024;
-        const u8* three[3] = {tile + even + at, tile + even + 512 + at, second + unit / 2 * 512 + at};
-        q = which < 3 ? *three[which] >> 2 : (*three[0] & 3) | (*three[1] & 3) << 2 | (*three[2] & 3) << 4;
+        const u8 *first = tile + even + at, *third = second + unit / 2 * 512 + at;
+        q = which < 3 ? (which == 2 ? *third : first[512 * which]) >> 2 : (first[0] & 3) | (first[512] & 3) << 2 | (*third & 3) << 4;
     } else if (bits < 4) q = *pairs >> (2 * word) & 3;
     else q = nibble(tile[512 * unit + 16 * lane + 4 * word + byte], sub);
     if (has_bits(type)) {

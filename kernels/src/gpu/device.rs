@@ -21,6 +21,7 @@ use crate::gpu::driver::{DeviceFacts, DevicePtr, Driver, Launch, Source};
 use crate::gpu::emulation::Emulation;
 use crate::gpu::hip::HipDriver;
 use crate::gpu::inputs::Inputs;
+use crate::gpu::linear::Choices;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::modules::Modules;
 use crate::gpu::one_row::OneRow;
@@ -52,6 +53,8 @@ pub struct GpuDevice {
     pub(super) moves: AtomicU64,
     steps: Mutex<Steps>,
     pub(super) one_row: OneRow,
+    /// Of how products are shared.
+    pub(super) choices: Choices,
     /// Steps have launches of clusters for single rows, beside which others find places.
     pub(super) has_clusters: AtomicBool,
     /// Rows' keys and values are stored by other operations than attention.
@@ -96,6 +99,7 @@ impl GpuDevice {
             moves: AtomicU64::new(0),
             steps: Mutex::new(Steps::new(Arc::clone(&driver))),
             one_row: OneRow::new(driver.facts()),
+            choices: Choices::default(),
             has_clusters: AtomicBool::new(false),
             appends: AtomicBool::new(false),
             turns: TurnTables::default(),

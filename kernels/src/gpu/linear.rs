@@ -2,6 +2,7 @@
 
 mod activate;
 mod ahead;
+mod choices;
 mod narrow;
 mod wide;
 mod work;
@@ -17,6 +18,7 @@ use crate::gpu::driver::{Launch, Source};
 use crate::gpu::linear::activate::Activated;
 pub(super) use crate::gpu::linear::activate::MOST_NORMED_COLS;
 use crate::gpu::linear::ahead::Ahead;
+pub(super) use crate::gpu::linear::choices::Choices;
 pub(super) use crate::gpu::linear::narrow::row_forms_bytes;
 use crate::gpu::linear::narrow::{Narrow, NarrowArgs};
 use crate::gpu::linear::wide::{Wide, WideArgs};
@@ -25,7 +27,7 @@ pub use crate::gpu::linear::work::ProductShape;
 pub(super) use crate::gpu::linear::work::facts;
 use crate::gpu::linear::work::{
     Before, Jobs, MAX_JOBS, Product, Rest, Rows, Shape, Work, check, gated_product, products_of,
-    types_of, work_of,
+    types_of,
 };
 pub(super) use crate::gpu::linear::work::{
     COLUMNS, GatedNorm, LINE_BYTES, SLICES, dtypes, slices_of,
@@ -160,24 +162,24 @@ impl GpuDevice {
         rows: &Rows<'_>,
         products: &[Product<'_>],
     ) -> Result<Vec<ProductShape>, DeviceError> {
-        let all = work_of(rows, products, false, |work| -> Result<_, DeviceError> {
-            let mut shapes = vec![Shape::of(work, self.facts())?];
-            for shape in Shape::all(work, self.facts()) {
-                if !shapes.contains(&shape) {
-                    shapes.push(shape);
-                }
+        let Some(work) = Work::of(rows, products, false) else {
+            return Ok(Vec::new());
+        };
+        let mut shapes = vec![Shape::of(&work, self.facts())?];
+        for shape in Shape::all(&work, self.facts()) {
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
             }
-            let sources = shapes
-                .iter()
-                .map(|shape| shape.source(work.types, rows.is_normed()));
-            self.modules.compile_ahead(sources.collect())?;
-            let shapes = shapes.into_iter().map(|shape| ProductShape {
-                shape,
-                clocks: shape.clocks(work, self.facts()),
-            });
-            Ok(shapes.collect())
+        }
+        let sources = shapes
+            .iter()
+            .map(|shape| shape.source(work.types, rows.is_normed()));
+        self.modules.compile_ahead(sources.collect())?;
+        let shapes = shapes.into_iter().map(|shape| ProductShape {
+            shape,
+            clocks: shape.clocks(&work, self.facts()),
         });
-        all.unwrap_or_else(|| Ok(Vec::new()))
+        Ok(shapes.collect())
     }
 
     /// The shape that is chosen; none where there is nothing to do.
@@ -188,8 +190,9 @@ impl GpuDevice {
     ) -> Option<Result<Shape, DeviceError>> {
         // Relaxed: a matter of speed alone.
         let beside_clusters = self.has_clusters.load(Ordering::Relaxed);
-        let choose = |work: &Work<'_>| Shape::of(work, self.facts());
-        work_of(rows, products, beside_clusters, choose)
+        let work = Work::of(rows, products, beside_clusters)?;
+        let choose = |work: &Work| Shape::of(work, self.facts());
+        Some(self.choices.of(work, choose))
     }
 
     /// Products of one kind, with or without a second matrix.

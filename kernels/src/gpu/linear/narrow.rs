@@ -106,7 +106,7 @@ impl fmt::Display for Narrow {
 
 impl Narrow {
     /// Whether the rows are few enough.
-    pub(super) fn takes(work: &Work<'_>, facts: &DeviceFacts) -> bool {
+    pub(super) fn takes(work: &Work, facts: &DeviceFacts) -> bool {
         let is_large = facts.shared_bytes_per_block as usize >= LARGE_SHARED_BYTES;
         let column_tiles = if is_large {
             most_column_tiles(work.types)
@@ -117,7 +117,7 @@ impl Narrow {
     }
 
     /// The usual one, or what of it there is room for on the device.
-    pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
+    pub(super) fn of(work: &Work, facts: &DeviceFacts) -> Option<Self> {
         let with = |warps, row_inside| Choice {
             warps,
             row_inside,
@@ -177,7 +177,7 @@ impl Narrow {
     }
 
     /// All that can be compared; those that fit, and none where rows are many.
-    pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
+    pub(super) fn all(work: &Work, facts: &DeviceFacts) -> Vec<Self> {
         let mut shapes = Vec::new();
         if !Self::takes(work, facts) {
             return shapes;
@@ -259,7 +259,7 @@ impl Narrow {
         shapes
     }
 
-    fn fitting(choice: Choice, work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
+    fn fitting(choice: Choice, work: &Work, facts: &DeviceFacts) -> Option<Self> {
         let row_inside = choice.row_inside
             && work.num_rows == 1
             && work.cols.is_multiple_of(4)
@@ -385,7 +385,7 @@ impl Narrow {
 }
 
 /// Whether few sixteens are dealt out in pairs, to whole clusters, beside which twice as many run.
-fn is_together(work: &Work<'_>, sixteens: usize, facts: &DeviceFacts) -> bool {
+fn is_together(work: &Work, sixteens: usize, facts: &DeviceFacts) -> bool {
     let Choice {
         sixteens: of_block,
         cluster,

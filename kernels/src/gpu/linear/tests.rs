@@ -56,14 +56,15 @@ fn no_shape_changes_a_bit() {
         let rows = 150;
         let weight = matrix(&device, dtype, rows, cols);
         let up = up.map(|dtype| matrix(&device, dtype, rows, cols));
-        let run = |choose: &dyn Fn(&Work<'_>) -> Vec<Shape>, first: usize, num_rows: usize| {
+        let run = |choose: &dyn Fn(&Work) -> Vec<Shape>, first: usize, num_rows: usize| {
             let mut part = device.zeros(num_rows * cols).expect("memory");
             device.write(&mut part, 0, &values[first * cols..][..num_rows * cols]);
             let out = device.zeros(num_rows * rows).expect("memory");
             let before = norm.map_or(Before::Nothing, Before::Norm);
             let given = rows_of(&part, num_rows, before);
             let products = [product_of(&weight, up.as_ref(), &out)];
-            let shapes = work_of(&given, &products, false, choose).expect("products");
+            let work = Work::of(&given, &products, false).expect("products");
+            let shapes = choose(&work);
             let run = |shape: Shape| {
                 device
                     .multiply_in(shape, &given, &products)
@@ -75,7 +76,7 @@ fn no_shape_changes_a_bit() {
             };
             shapes.into_iter().map(run).collect::<Vec<_>>()
         };
-        let usual = |work: &Work<'_>| Shape::of(work, device.facts()).into_iter().collect();
+        let usual = |work: &Work| Shape::of(work, device.facts()).into_iter().collect();
         let alone: Vec<u32> = (0..most_rows)
             .flat_map(|row| run(&usual, row, 1).remove(0).1)
             .collect();
@@ -95,7 +96,7 @@ fn no_shape_changes_a_bit() {
                 let is_clustered =
                     |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.cluster > 1);
                 let is_rare = |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.cluster > 1 || wide.is_mixed());
-                let all = |work: &Work<'_>| {
+                let all = |work: &Work| {
                     let shapes = Shape::all(work, &facts).into_iter();
                     let (rare, others): (Vec<_>, Vec<_>) = shapes.partition(is_rare);
                     let rare = rare.into_iter().step_by(some / 2 + 1);
@@ -154,8 +155,8 @@ fn what_comes_ahead_is_what_is_read_first() {
         ],
     ] {
         let facts = device.facts();
-        let shapes = work_of(&rows, &products, false, |work| Wide::all(work, facts));
-        for shape in shapes.expect("products") {
+        let work = Work::of(&rows, &products, false).expect("products");
+        for shape in Wide::all(&work, facts) {
             let ahead = Ahead::of(&shape, &products, facts);
             let pieces = ahead.places();
             for &(at, bytes) in &pieces {
@@ -220,9 +221,10 @@ fn heavy_ones_apart_change_no_bit() {
     let products: Vec<Product<'_>> = std::iter::zip(&weights, &outs)
         .map(|(weight, out)| product_of(weight, None, out))
         .collect();
-    let shapes = work_of(&given, &products, false, |work| Shape::all(work, &facts));
+    let work = Work::of(&given, &products, false).expect("products");
+    let shapes = Shape::all(&work, &facts).into_iter();
     let is_apart = |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.heavy_apart);
-    let shapes: Vec<Shape> = shapes.into_iter().flatten().filter(is_apart).collect();
+    let shapes: Vec<Shape> = shapes.filter(is_apart).collect();
     assert!(shapes.len() > 2, "{shapes:?}");
     for shape in shapes.into_iter().step_by(3) {
         assert!(run(Some(shape)) == usual, "{shape:?}");
@@ -280,10 +282,10 @@ fn sums_meet_anywhere_to_the_bit() {
         let want = run(None);
         let hidden = load(vec![0.0; num_rows * hidden_rows]);
         let gated = [product_of(&gate, Some(&up), &hidden)];
-        let shapes = work_of(&given, &gated, false, |work| Shape::all(work, &facts));
+        let work = Work::of(&given, &gated, false).expect("products");
         let leaves =
             |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.leaves_rest(hidden_rows));
-        let some = shapes.expect("shapes").into_iter().filter(leaves);
+        let some = Shape::all(&work, &facts).into_iter().filter(leaves);
         let is_cut = |shape: &Shape| matches!(shape, Shape::Wide(wide) if wide.cuts > 1);
         let (cut, others): (Vec<_>, Vec<_>) = some.partition(is_cut);
         let others = others.into_iter().step_by(7);

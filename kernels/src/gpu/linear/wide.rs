@@ -158,19 +158,19 @@ impl fmt::Display for Wide {
 impl Wide {
     /// Whether rows that are few enough for gpu/matmul.cu are better off here: quants with more than a column tile of them, which do not stay
     /// in L1. An H200 with 16 rows (docs/tuning.md, "Products").
-    pub(super) fn is_faster(work: &Work<'_>, facts: &DeviceFacts) -> bool {
+    pub(super) fn is_faster(work: &Work, facts: &DeviceFacts) -> bool {
         Self::are_fed(facts)
             && work.num_rows > COLUMNS
             && dtypes(work.types).all(|dtype| Form::of(dtype) != Form::Floats)
     }
 
     /// The cheapest of those that fit on the device; none where nothing fits.
-    pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Option<Self> {
+    pub(super) fn of(work: &Work, facts: &DeviceFacts) -> Option<Self> {
         let multiprocessors = (facts.multiprocessors as usize).max(1);
         let cheapest = |shapes: &mut dyn Iterator<Item = Self>| {
             shapes
                 .filter(|shape| {
-                    let blocks = shape.row_blocks(work.heights);
+                    let blocks = shape.row_blocks(&work.heights);
                     shape.splits == 1 || shape.parts_bytes(blocks, facts) <= MAX_PARTS_BYTES
                 })
                 .min_by_key(|shape| shape.cost(work, multiprocessors))
@@ -182,7 +182,7 @@ impl Wide {
     }
 
     /// Those that fit, the same one perhaps more than once.
-    pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
+    pub(super) fn all(work: &Work, facts: &DeviceFacts) -> Vec<Self> {
         let all = MAX_COLUMN_TILES.iter();
         let by_warps = all.flat_map(|&most| Self::by_warps(work, most, facts));
         Self::fed(work, facts).chain(by_warps).collect()

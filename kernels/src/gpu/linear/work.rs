@@ -131,20 +131,42 @@ pub(in crate::gpu) struct GatedNorm<'a> {
 }
 
 /// What decides how work is shared.
-pub(super) struct Work<'a> {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Work {
     pub num_rows: usize,
     /// Rows of each matrix.
-    pub heights: &'a [usize],
+    pub heights: Vec<usize>,
     pub cols: usize,
     /// 1, or 2 for gate and up.
     pub matrices: usize,
     /// Bit masks of each one's types, and of those in use.
-    pub each: &'a [u32],
+    pub each: Vec<u32>,
     pub types: u32,
     /// Outputs are added to what is there.
     pub adds: bool,
     /// Launches of clusters are among those before and after.
     pub beside_clusters: bool,
+}
+
+impl Work {
+    /// None where there is nothing to do.
+    pub(super) fn of(
+        rows: &Rows<'_>,
+        products: &[Product<'_>],
+        beside_clusters: bool,
+    ) -> Option<Self> {
+        let first = products.first().filter(|_| rows.num_rows > 0)?;
+        Some(Self {
+            num_rows: rows.num_rows,
+            heights: products.iter().map(|p| p.weight.rows).collect(),
+            cols: first.weight.cols,
+            matrices: if first.up.is_some() { 2 } else { 1 },
+            each: products.chunks(1).map(types_of).collect(),
+            types: types_of(products),
+            adds: rows.accumulate,
+            beside_clusters,
+        })
+    }
 }
 
 /// How a launch shares the work among thread blocks; a matter of speed alone.
@@ -156,13 +178,13 @@ pub struct ProductShape {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(in crate::gpu) enum Shape {
     Narrow(Narrow),
     Wide(Wide),
 }
 
 impl Shape {
-    pub(super) fn of(work: &Work<'_>, facts: &DeviceFacts) -> Result<Self, DeviceError> {
+    pub(super) fn of(work: &Work, facts: &DeviceFacts) -> Result<Self, DeviceError> {
         let shape = if Narrow::takes(work, facts) && !Wide::is_faster(work, facts) {
             Narrow::of(work, facts).map(Self::Narrow)
         } else {
@@ -174,7 +196,7 @@ impl Shape {
     }
 
     /// See [`ProductShape::clocks`].
-    pub(super) fn clocks(&self, work: &Work<'_>, facts: &DeviceFacts) -> usize {
+    pub(super) fn clocks(&self, work: &Work, facts: &DeviceFacts) -> usize {
         match self {
             Self::Narrow(_) => 0,
             Self::Wide(shape) => shape.cost(work, facts.multiprocessors as usize),
@@ -190,7 +212,7 @@ impl Shape {
     }
 
     /// All that fit.
-    pub(super) fn all(work: &Work<'_>, facts: &DeviceFacts) -> Vec<Self> {
+    pub(super) fn all(work: &Work, facts: &DeviceFacts) -> Vec<Self> {
         let narrow = Narrow::all(work, facts).into_iter().map(Self::Narrow);
         let is_one_tile = work.num_rows <= COLUMNS;
         let wide = if is_one_tile {
@@ -270,28 +292,6 @@ pub(super) fn gated_product<'a>(args: &'a GatedLinearArgs<'_>) -> (Product<'a>, 
         accumulate: false,
     };
     (product, rows)
-}
-
-/// Calls `with` with what decides how the work is shared.
-pub(super) fn work_of<T>(
-    rows: &Rows<'_>,
-    products: &[Product<'_>],
-    beside_clusters: bool,
-    with: impl FnOnce(&Work<'_>) -> T,
-) -> Option<T> {
-    let first = products.first().filter(|_| rows.num_rows > 0)?;
-    let heights: Vec<usize> = products.iter().map(|p| p.weight.rows).collect();
-    let each: Vec<u32> = products.chunks(1).map(types_of).collect();
-    Some(with(&Work {
-        num_rows: rows.num_rows,
-        heights: &heights,
-        cols: first.weight.cols,
-        matrices: if first.up.is_some() { 2 } else { 1 },
-        each: &each,
-        types: types_of(products),
-        adds: rows.accumulate,
-        beside_clusters,
-    }))
 }
 
 impl Jobs {

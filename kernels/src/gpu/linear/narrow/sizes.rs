@@ -35,7 +35,7 @@ pub struct Held {
 
 impl Held {
     /// Of blocks whose outputs and whose row have a thread, and 256 inputs a warp.
-    pub fn of(work: &Work<'_>, (warps, slices): (usize, usize), blocks: usize) -> Option<Self> {
+    pub fn of(work: &Work, (warps, slices): (usize, usize), blocks: usize) -> Option<Self> {
         let of_row = dtypes(work.types).map(|dtype| row_tile_bytes(dtype, work.cols));
         let (least, most) = of_row.fold((usize::MAX, 0), |(least, most), bytes| {
             (least.min(bytes), most.max(bytes))
@@ -68,13 +68,13 @@ impl Held {
 }
 
 /// Of rows, of all matrices.
-pub fn sixteens(work: &Work<'_>) -> usize {
+pub fn sixteens(work: &Work) -> usize {
     let heights = work.heights.iter();
     heights.map(|rows| rows.div_ceil(TILE_ROWS)).sum()
 }
 
 /// Bytes of 16 rows of a matrix of the largest type.
-pub fn sixteen_bytes(work: &Work<'_>) -> usize {
+pub fn sixteen_bytes(work: &Work) -> usize {
     let bytes = dtypes(work.types).map(|dtype| row_tile_bytes(dtype, work.cols));
     bytes.max().unwrap_or_default()
 }

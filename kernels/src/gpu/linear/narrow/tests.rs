@@ -20,10 +20,10 @@ fn shapes_fit_on_every_chip() {
             ] {
                 let work = Work {
                     num_rows,
-                    heights: &[5120, 48],
+                    heights: vec![5120, 48],
                     cols,
                     matrices,
-                    each: &[],
+                    each: Vec::new(),
                     types: 1 << dtype.ggml_id(),
                     adds,
                     beside_clusters: true,
@@ -47,13 +47,13 @@ fn shapes_fit_on_every_chip() {
 }
 
 /// A row by itself.
-fn row_alone(dtype: DType, heights: &[usize], cols: usize, matrices: usize) -> Work<'_> {
+fn row_alone(dtype: DType, heights: &[usize], cols: usize, matrices: usize) -> Work {
     Work {
         num_rows: 1,
-        heights,
+        heights: heights.to_vec(),
         cols,
         matrices,
-        each: &[],
+        each: Vec::new(),
         types: 1 << dtype.ggml_id(),
         adds: false,
         beside_clusters: false,

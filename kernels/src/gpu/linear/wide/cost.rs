@@ -91,10 +91,10 @@ const FLOAT_TILE_INSTRUCTIONS: usize = 150;
 
 impl Wide {
     /// Clocks of the busiest multiprocessor, roughly.
-    pub(in crate::gpu::linear) fn cost(&self, work: &Work<'_>, multiprocessors: usize) -> usize {
+    pub(in crate::gpu::linear) fn cost(&self, work: &Work, multiprocessors: usize) -> usize {
         let steps = work.cols.div_ceil(STEP_COLS);
         let in_turn = work.matrices;
-        let [whole, split] = self.units_of(self.row_blocks(work.heights));
+        let [whole, split] = self.units_of(self.row_blocks(&work.heights));
         let of_each = |heavy| {
             let some = work.each.iter().filter(|types| are_heavy(**types) == heavy);
             some.fold(0, |all, types| all | types)

@@ -154,7 +154,7 @@ pub(in crate::gpu::linear) fn sources(types: u32) -> Vec<Source> {
 impl Wide {
     /// Those that fit of warps on their own, with at most so many column tiles in a block.
     pub(super) fn by_warps(
-        work: &Work<'_>,
+        work: &Work,
         most: usize,
         facts: &DeviceFacts,
     ) -> impl Iterator<Item = Self> {
@@ -199,7 +199,7 @@ impl Wide {
 
     /// Those that fit where a warp feeds the others; none where the chip has no such copies, and none in groups where a type
     /// has no such products.
-    pub(super) fn fed(work: &Work<'_>, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
+    pub(super) fn fed(work: &Work, facts: &DeviceFacts) -> impl Iterator<Item = Self> {
         let is_able = Self::are_fed(facts);
         let in_groups = can_be_in_groups(work.types);
         // What it takes of others has not been measured.
@@ -248,7 +248,7 @@ impl Wide {
     /// all splits of the same outputs run at a time; none where they cannot.
     fn fitted_to_columns(
         self,
-        work: &Work<'_>,
+        work: &Work,
         (most, known): (usize, &[(usize, usize)]),
         meeting: Meeting,
         facts: &DeviceFacts,
@@ -269,7 +269,7 @@ impl Wide {
                 let cluster = shape.splits;
                 let shape = Self { cluster, ..shape }.fitted(work, threads, facts)?;
                 let at_once = facts.clusters_of(cluster) * shape.resident;
-                let fits = shape.row_blocks(work.heights) <= at_once;
+                let fits = shape.row_blocks(&work.heights) <= at_once;
                 return (fits && work.matrices == 1 && column_blocks == 1).then_some(shape);
             }
             Meeting::OfRest | Meeting::OfCutRest | Meeting::OfHeavy => {}
@@ -278,7 +278,7 @@ impl Wide {
         let whole = Self { splits: 1, ..shape }.fitted(work, threads, facts)?;
         let at_once = (facts.multiprocessors as usize).max(1) * whole.resident;
         if meeting == Meeting::OfHeavy {
-            let each = work.heights.iter().zip(work.each);
+            let each = work.heights.iter().zip(&work.each);
             let light = each.filter(|(_, types)| !are_heavy(**types));
             let light = light
                 .map(|(rows, _)| rows.div_ceil(whole.block_rows()))
@@ -310,7 +310,7 @@ impl Wide {
         is_some.then_some(shape)
     }
 
-    fn unfitted(work: &Work<'_>) -> Self {
+    fn unfitted(work: &Work) -> Self {
         Self {
             fed: false,
             grouped: false,
@@ -333,7 +333,7 @@ impl Wide {
     }
 
     /// With as many stages and blocks of a multiprocessor, of at most so many threads, as fit.
-    fn fitted(self, work: &Work<'_>, most_threads: usize, facts: &DeviceFacts) -> Option<Self> {
+    fn fitted(self, work: &Work, most_threads: usize, facts: &DeviceFacts) -> Option<Self> {
         let threads = self.threads();
         if threads > most_threads {
             return None;
@@ -390,7 +390,7 @@ impl Wide {
                 shared_places,
                 shared_bytes: bytes + shared_places * place,
                 whole_blocks: match self.splits {
-                    1 => self.row_blocks(work.heights),
+                    1 => self.row_blocks(&work.heights),
                     _ => 0,
                 },
                 ..self

@@ -18,10 +18,10 @@ fn shapes_take_all_rows_and_fit() {
                 let what = format!("{dtype}, {num_rows} rows, {facts:?}");
                 let work = Work {
                     num_rows,
-                    heights: &[5120],
+                    heights: vec![5120],
                     cols: 5120,
                     matrices: 1,
-                    each: &[],
+                    each: Vec::new(),
                     types: 1 << dtype.ggml_id(),
                     adds: false,
                     beside_clusters: false,
@@ -41,10 +41,10 @@ fn shapes_take_all_rows_and_fit() {
 fn shape_of(dtype: DType, num_rows: usize, cols: usize, facts: &DeviceFacts) -> Shape {
     let work = Work {
         num_rows,
-        heights: &[5120],
+        heights: vec![5120],
         cols,
         matrices: 1,
-        each: &[],
+        each: Vec::new(),
         types: 1 << dtype.ggml_id(),
         adds: false,
         beside_clusters: false,

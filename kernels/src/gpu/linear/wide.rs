@@ -1,6 +1,7 @@
 //! How gpu/matmul_wide.cu and gpu/matmul_fed.cu share the work among thread blocks. It changes no result.
 
 mod cost;
+mod meetings;
 mod shapes;
 
 use std::fmt;

@@ -3,6 +3,7 @@
 use tensor::DType;
 
 use crate::gpu::driver::{DeviceFacts, Source};
+use crate::gpu::linear::wide::meetings::{FED_SPLITS, Meeting};
 use crate::gpu::linear::wide::{GROUP_WARPS, Wide, are_heavy, can_be_in_groups, step_bytes};
 use crate::gpu::linear::work::{COLUMNS, LINE_BYTES, SLICES, Work, dtypes, slices_of};
 use crate::gpu::matrix::Form;
@@ -38,41 +39,6 @@ const STAGES: [usize; 2] = [3, 2];
 const FEW_STAGES: usize = 3;
 const FED_STAGES: [usize; 5] = [6, 5, 4, 3, 2];
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
-/// How splits of the inputs of units that are fed meet.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Meeting {
-    InMemory,
-    /// The same, and only the rest is split.
-    OfRest,
-    /// The same, and units of the rest have the rows of one group of warps each.
-    OfCutRest,
-    /// The same, and only units of weights that take longer are split, beside which others are whole.
-    OfHeavy,
-    /// In the shared memory of a cluster of thread blocks.
-    InClusters,
-}
-impl Meeting {
-    fn is_of_rest(self) -> bool {
-        matches!(self, Self::OfRest | Self::OfCutRest)
-    }
-}
-/// The same where a warp feeds the others.
-const FED_SPLITS: [(usize, Meeting); 14] = [
-    (1, Meeting::InMemory),
-    (2, Meeting::InMemory),
-    (4, Meeting::InMemory),
-    (8, Meeting::InMemory),
-    (2, Meeting::OfRest),
-    (4, Meeting::OfRest),
-    (8, Meeting::OfRest),
-    (2, Meeting::OfCutRest),
-    (4, Meeting::OfCutRest),
-    (8, Meeting::OfCutRest),
-    (2, Meeting::OfHeavy),
-    (4, Meeting::OfHeavy),
-    (2, Meeting::InClusters),
-    (4, Meeting::InClusters),
-];
 /// Threads of a multiprocessor, at 128 registers each.
 const RESIDENT_THREADS: usize = 512;
 /// With more column tiles than this, a thread needs up to 200 registers.

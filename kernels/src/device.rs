@@ -63,6 +63,12 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// Compiles what products like those of steps that came before need where steps have other numbers of rows, up to `most`: what is compiled
+    /// now, on all processors, lets no answer wait.
+    fn compile_for_rows(&self, most: usize) {
+        let _ = most;
+    }
+
     /// Chooses how steps are launched that were not launched before.
     fn set_decode_path(&self, path: DecodePath) {
         let _ = path;

@@ -292,7 +292,11 @@ impl DraftModel {
         }
         let most = self.max_rows.min(self.context_limit);
         let sizes = WARM_UP_ROWS.into_iter().chain([most]);
-        for rows in sizes.filter(|rows| *rows <= most) {
+        for (nth, rows) in sizes.filter(|rows| *rows <= most).enumerate() {
+            // Of a block's rows, and then of several features: both kinds of products that there are.
+            if nth == 2 {
+                self.device.compile_for_rows(most);
+            }
             let sequence = self.create_sequence()?;
             self.append(sequence, &vec![0.0; rows * self.config.feature_len()])?;
             let block = DraftBlock {

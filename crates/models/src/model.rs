@@ -206,6 +206,16 @@ impl Model {
             .max_batch_rows
             .min(room)
             .min(self.config.context_length);
+        // Products in company tell the device which kernels other numbers of rows will need.
+        let company = self
+            .cache
+            .free_sequences()
+            .min(self.cache.free_pages())
+            .clamp(1, 2);
+        if most > 1 {
+            self.warm_up_step(company, 2 / company, LogitsWanted::LastBest)?;
+            self.device.compile_for_rows(most);
+        }
         // One more row each time than kernels of the size before take.
         let trees = WARM_UP_ROWS
             .into_iter()
@@ -213,26 +223,41 @@ impl Model {
         let steps = trees.map(|rows| (rows, LogitsWanted::AllBest));
         let steps = steps.chain([(1, LogitsWanted::Last), (most, LogitsWanted::LastBest)]);
         for (rows, logits) in steps.filter(|(rows, _)| *rows <= most) {
-            let sequence = self.create_sequence()?;
-            let verifies = logits == LogitsWanted::AllBest;
-            let segment = BatchSegment {
-                sequence,
-                tokens: vec![0; rows],
-                parents: Vec::new(),
-                advance: !verifies,
-                logits,
-            };
-            self.forward(&Batch {
-                segments: vec![segment],
-                capture_layers: Vec::new(),
-            })?;
+            self.warm_up_step(1, rows, logits)?;
+        }
+        self.choose_path(most)?;
+        Ok(self.device.finish()?)
+    }
+
+    /// A step of some sequences with so many rows each, which leaves nothing.
+    fn warm_up_step(
+        &mut self,
+        sequences: usize,
+        rows: usize,
+        logits: LogitsWanted,
+    ) -> Result<(), ModelError> {
+        let verifies = logits == LogitsWanted::AllBest;
+        let sequences: Vec<SequenceId> = (0..sequences)
+            .map(|_| self.create_sequence())
+            .collect::<Result<_, _>>()?;
+        let segments = sequences.iter().map(|&sequence| BatchSegment {
+            sequence,
+            tokens: vec![0; rows],
+            parents: Vec::new(),
+            advance: !verifies,
+            logits,
+        });
+        self.forward(&Batch {
+            segments: segments.collect(),
+            capture_layers: Vec::new(),
+        })?;
+        for sequence in sequences {
             if verifies {
                 self.commit(sequence, &[0])?;
             }
             self.free_sequence(sequence)?;
         }
-        self.choose_path(most)?;
-        Ok(self.device.finish()?)
+        Ok(())
     }
 
     /// Decodes a while, so that a device with several ways to launch a step finds out which one is the fastest.

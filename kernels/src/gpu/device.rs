@@ -282,6 +282,10 @@ impl Device for GpuDevice {
         true
     }
 
+    fn compile_for_rows(&self, most: usize) {
+        self.compile_products(most);
+    }
+
     fn uuid(&self) -> Option<[u8; 16]> {
         let facts = self.facts();
         facts.arch.starts_with("sm_").then_some(facts.uuid)

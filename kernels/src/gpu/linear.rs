@@ -171,9 +171,7 @@ impl GpuDevice {
                 shapes.push(shape);
             }
         }
-        let sources = shapes
-            .iter()
-            .map(|shape| shape.source(work.types, rows.is_normed()));
+        let sources = shapes.iter().map(|shape| shape.source(&work));
         self.modules.compile_ahead(sources.collect())?;
         let shapes = shapes.into_iter().map(|shape| ProductShape {
             shape,
@@ -191,8 +189,30 @@ impl GpuDevice {
         // Relaxed: a matter of speed alone.
         let beside_clusters = self.has_clusters.load(Ordering::Relaxed);
         let work = Work::of(rows, products, beside_clusters)?;
-        let choose = |work: &Work| Shape::of(work, self.facts());
-        Some(self.choices.of(work, choose))
+        Some(self.choice(&work))
+    }
+
+    fn choice(&self, work: &Work) -> Result<Shape, DeviceError> {
+        self.choices.of(work, || Shape::of(work, self.facts()))
+    }
+
+    /// Compiles what products like those of more rows than one that came before need for any number of rows up to `most`. What does not compile
+    /// is told of, and is an error for whoever needs it.
+    pub(super) fn compile_products(&self, most: usize) {
+        let sources = |kind: Work| {
+            (1..=most.div_ceil(COLUMNS)).filter_map(move |tiles| {
+                let work = Work {
+                    num_rows: tiles * COLUMNS,
+                    ..kind.clone()
+                };
+                Some(self.choice(&work).ok()?.source(&work))
+            })
+        };
+        let kinds = self.choices.kinds_of_several_rows().into_iter();
+        let sources = kinds.flat_map(sources).collect();
+        if let Err(error) = self.modules.compile_ahead(sources) {
+            tracing::warn!(%error, "a kernel cannot be compiled ahead, and is tried again when it is needed");
+        }
     }
 
     /// Products of one kind, with or without a second matrix.

@@ -142,6 +142,14 @@ impl Modules {
         Ok(function)
     }
 
+    /// Those that are there of sources with such names.
+    #[cfg(test)]
+    pub(crate) fn count_of(&self, name: &str) -> usize {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let sources = loaded.modules.iter().map(|(source, _)| source.name);
+        sources.filter(|of| of.starts_with(name)).count()
+    }
+
     fn entry(
         &self,
         module: Module,

@@ -301,6 +301,28 @@ fn sums_meet_anywhere_to_the_bit() {
     }
 }
 
+/// What was compiled for some rows is what others of their number, or fewer, are multiplied with.
+#[test]
+fn products_of_other_rows_find_their_kernels() {
+    let device = GpuDevice::emulated().expect("an emulation");
+    let (cols, rows, most) = (512, 80, 20);
+    let weight = matrix(&device, DType::Q8_0, rows, cols);
+    let x = device.zeros(most * cols).expect("memory");
+    let out = device.zeros(most * rows).expect("memory");
+    let multiply = |num_rows| {
+        let products = [product_of(&weight, None, &out)];
+        let done = device.multiply(&rows_of(&x, num_rows, Before::Nothing), &products);
+        done.expect("products");
+    };
+    multiply(2);
+    let before = device.modules.count_of("matmul");
+    device.compile_for_rows(most);
+    let ahead = device.modules.count_of("matmul");
+    assert!(ahead > before, "{before}, {ahead}");
+    (2..=most).for_each(multiply);
+    assert_eq!(device.modules.count_of("matmul"), ahead);
+}
+
 /// A block has room for the squares of so many inputs.
 #[test]
 fn a_norm_of_too_many_inputs_is_an_error() {

@@ -131,8 +131,9 @@ pub(in crate::gpu) struct GatedNorm<'a> {
 }
 
 /// What decides how work is shared.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Work {
+    /// One, or whole column tiles of them: no shape depends on more.
     pub num_rows: usize,
     /// Rows of each matrix.
     pub heights: Vec<usize>,
@@ -142,6 +143,8 @@ pub(super) struct Work {
     /// Bit masks of each one's types, and of those in use.
     pub each: Vec<u32>,
     pub types: u32,
+    /// Rows are normed before.
+    pub is_normed: bool,
     /// Outputs are added to what is there.
     pub adds: bool,
     /// Launches of clusters are among those before and after.
@@ -157,12 +160,16 @@ impl Work {
     ) -> Option<Self> {
         let first = products.first().filter(|_| rows.num_rows > 0)?;
         Some(Self {
-            num_rows: rows.num_rows,
+            num_rows: match rows.num_rows {
+                1 => 1,
+                several => several.next_multiple_of(COLUMNS),
+            },
             heights: products.iter().map(|p| p.weight.rows).collect(),
             cols: first.weight.cols,
             matrices: if first.up.is_some() { 2 } else { 1 },
             each: products.chunks(1).map(types_of).collect(),
             types: types_of(products),
+            is_normed: rows.is_normed(),
             adds: rows.accumulate,
             beside_clusters,
         })
@@ -203,11 +210,10 @@ impl Shape {
         }
     }
 
-    /// `types`: bit mask of the types in use.
-    pub(super) fn source(&self, types: u32, is_normed: bool) -> Source {
+    pub(super) fn source(&self, work: &Work) -> Source {
         match self {
-            Self::Narrow(shape) => shape.source(types, is_normed),
-            Self::Wide(shape) => shape.source(types),
+            Self::Narrow(shape) => shape.source(work.types, work.is_normed),
+            Self::Wide(shape) => shape.source(work.types),
         }
     }
 

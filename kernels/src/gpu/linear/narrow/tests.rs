@@ -25,6 +25,7 @@ fn shapes_fit_on_every_chip() {
                     matrices,
                     each: Vec::new(),
                     types: 1 << dtype.ggml_id(),
+                    is_normed: false,
                     adds,
                     beside_clusters: true,
                 };
@@ -55,6 +56,7 @@ fn row_alone(dtype: DType, heights: &[usize], cols: usize, matrices: usize) -> W
         matrices,
         each: Vec::new(),
         types: 1 << dtype.ggml_id(),
+        is_normed: false,
         adds: false,
         beside_clusters: false,
     }

@@ -23,6 +23,7 @@ fn shapes_take_all_rows_and_fit() {
                     matrices: 1,
                     each: Vec::new(),
                     types: 1 << dtype.ggml_id(),
+                    is_normed: false,
                     adds: false,
                     beside_clusters: false,
                 };
@@ -46,6 +47,7 @@ fn shape_of(dtype: DType, num_rows: usize, cols: usize, facts: &DeviceFacts) -> 
         matrices: 1,
         each: Vec::new(),
         types: 1 << dtype.ggml_id(),
+        is_normed: false,
         adds: false,
         beside_clusters: false,
     };

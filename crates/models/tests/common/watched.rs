@@ -1,4 +1,5 @@
-//! A device whose steps are counted, and which can be kept from repeating recordings of them.
+//! A device whose steps are counted, and which can be kept from repeating recordings of them. It says that it compiles kernels, and notes for how
+//! many rows.
 
 #![allow(dead_code)]
 
@@ -19,6 +20,7 @@ pub struct Watched {
     steps: AtomicUsize,
     /// Steps whose operations were called.
     called: AtomicUsize,
+    compiled_for: AtomicUsize,
 }
 
 impl Watched {
@@ -28,7 +30,13 @@ impl Watched {
             repeats,
             steps: AtomicUsize::new(0),
             called: AtomicUsize::new(0),
+            compiled_for: AtomicUsize::new(0),
         }
+    }
+
+    /// Rows that it was last asked to compile kernels for; 0: it was not.
+    pub fn compiled_for(&self) -> usize {
+        self.compiled_for.load(Ordering::Relaxed)
     }
 
     /// Steps that a recording did the work of.
@@ -49,6 +57,15 @@ impl Device for Watched {
         } else {
             counted();
         }
+    }
+
+    fn compiles_kernels(&self) -> bool {
+        true
+    }
+
+    fn compile_for_rows(&self, most: usize) {
+        self.compiled_for.store(most, Ordering::Relaxed);
+        self.inner.compile_for_rows(most);
     }
 
     fn release_working_memory(&self) {

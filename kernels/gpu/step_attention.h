@@ -27,6 +27,7 @@ struct ScoreShared {
     // The queries as columns.
     u8 queries[TILES * 8 * attention::Q_PITCH];
 };
+static_assert(attention::SPLIT % BLOCK_WORDS == 0, "words of a split's scores are of whole blocks");
 // Where units are few, a warp has 16 keys, or 16 dims of a split's values, and brings so many steps of them at once: as many as some 64
 // registers have room for. Elsewhere it has as many tiles as in graphs, for which half as many instructions do.
 constexpr u32 held_steps(u32 words, u32 steps) {
@@ -53,7 +54,7 @@ DEVICE void prepare_head(const Context& step, const Attend& layer, const Source&
     constexpr u32 DIMS = (HEAD_DIM + LANES - 1) / LANES;
     attention::HeadArgs args = {gamma, layer.turns, layer.eps, layer.pairs, layer.adjacent};
     attention::HeadTurns<HEAD_DIM> turns(args, (u64)step.segment.first_position + step.row.place);
-    Some<DIMS> words(step.waiting, from, first, first, first + HEAD_DIM);
+    Some<DIMS, HEAD_DIM> words(step.waiting, from, first, first, first + HEAD_DIM);
     turns.turn();
     float values[DIMS];
     words.wait(step.waiting, values);
@@ -90,7 +91,7 @@ DEVICE void keep_key(const Context& step, const Attend& layer, u32 kv_head, cons
 }
 DEVICE void keep_value(const Context& step, const Attend& layer, u32 kv_head) {
     float values[HEAD_VALUES];
-    take_strided(step.waiting, layer.v, kv_head * HEAD_DIM, (kv_head + 1) * HEAD_DIM, values);
+    take_strided<HEAD_DIM>(step.waiting, layer.v, kv_head * HEAD_DIM, (kv_head + 1) * HEAD_DIM, values);
     attention::store_row<V_TYPE, false>(value_page(step, layer, kv_head, step.row.slot), step.row.slot % PAGE_TOKENS, values);
 }
 
@@ -115,9 +116,12 @@ DEVICE void score(const Context& step, const Attend& layer, u32 number, u32 kv_h
         for (u32 c = 0; c < 2; c++) {
             u32 column = n * 8 + lane_index() % 4 * 2 + c;
             if (column >= GROUP) continue;
-            u64* to = words + (u64)(kv_head * GROUP + column) * layer.num_splits * attention::SPLIT + first + lane_index() / 4 * 2 * N;
+            u64* row = words + (u64)(kv_head * GROUP + column) * layer.num_splits * attention::SPLIT;
 #pragma unroll
-            for (u32 i = 0; i < N; i++) store_words(to + 2 * i, stamp | f32_to_bits(sums[i][n][c]), stamp | f32_to_bits(sums[i][n][c + 2]));
+            for (u32 i = 0; i < N; i++) {
+                u64* to = row + word_place(first + lane_index() / 4 * 2 * N + 2 * i);
+                store_words(to, stamp | f32_to_bits(sums[i][n][c]), stamp | f32_to_bits(sums[i][n][c + 2]));
+            }
         }
 }
 DEVICE void score_all(const Context& step, const Attend& layer, u32 number, Share share, ScoreShared& shared) {
@@ -176,7 +180,7 @@ DEVICE void weigh(const Context& step, const Attend& layer, u32 number, u32 head
     Source scores = {static_cast<const u64*>(layer.scores.at) + (u64)of_head * attention::SPLIT, layer.scores.number};
     float x[8];
     // Whole tiles are scored.
-    take_block<false>(step.waiting, scores, block.split, (block.seen.end + 15) / 16 * 16, x, block.seen.first / 16 * 16);
+    take_block(step.waiting, scores, block.split, (block.seen.end + 15) / 16 * 16, x, block.seen.first / 16 * 16);
     Vec2f sums = attention::weigh(x, column, block.seen, block.first);
     if (lane_index() > 0) return;
     *reinterpret_cast<float*>(column + attention::WEIGHT_TOTAL) = sums.y;
@@ -265,7 +269,7 @@ DEVICE void mix(const Context& step, const Attend& layer, u32 number, u32 kv_hea
             if (is_alone && layer.gates.at) {
                 float gates[HEAD_VALUES];
                 u32 first = head * layer.q_stride + HEAD_DIM;
-                take_strided(step.waiting, layer.gates, first, first + HEAD_DIM, gates);
+                take_strided<HEAD_DIM>(step.waiting, layer.gates, first, first + HEAD_DIM, gates);
 #pragma unroll
                 for (u32 i = 0; i < HEAD_VALUES; i++)
                     if (lane_index() + i * LANES < HEAD_DIM) shared.gates[c][lane_index() + i * LANES] = gates[i];

@@ -52,7 +52,7 @@ DEVICE float top_of(const Context& step, const Combine& layer, u32 head, const a
 #pragma unroll 1
     for (u32 first = splits.first; first < splits.end; first += TOGETHER * LANES) {
         float some[TOGETHER];
-        take_some<false>(step.waiting, tops, first, first, splits.end, some);
+        take_some<1, Lie::SIDE_BY_SIDE>(step.waiting, tops, first, first, splits.end, some);
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++)
             if (first + lane_index() + i * LANES < splits.end) top = larger(top, some[i]);
@@ -76,7 +76,7 @@ DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 u
     u32 head = unit / RUNS, pair = unit % RUNS * LANES + lane_index(), warp = warp_index();
     bool is_used = pair < PAIRS;
     float gates[2] = {};
-    if (warp == 0 && is_used && layer.gates.at) take_run(step.waiting, layer.gates, head * layer.q_stride + HEAD_DIM + pair * 2, gates);
+    if (warp == 0 && is_used && layer.gates.at) take_pair(step.waiting, layer.gates, head * layer.q_stride + HEAD_DIM + pair * 2, gates);
     constexpr u32 MEMBERS = attention::MEMBERS;
 #pragma unroll 1
     for (u32 member = warp; member < MEMBERS; member += BLOCK_WARPS) {

@@ -132,9 +132,9 @@ DEVICE void put_row(const Context& step, const Product& product, const Activatio
 #pragma unroll 1
         for (u32 head = warp; head < HV; head += BLOCK_WARPS) {
             delta::Factors answers, z;
-            take_strided(step.waiting, product.z, head * DV, (head + 1) * DV, z.of);
+            take_strided<DV>(step.waiting, product.z, head * DV, (head + 1) * DV, z.of);
             delta::Factors gates = delta::gates_of(z);
-            take_strided(step.waiting, product.row, head * DV, (head + 1) * DV, answers.of);
+            take_strided<DV>(step.waiting, product.row, head * DV, (head + 1) * DV, answers.of);
             delta::norm_head(norm, head, answers, gamma, gates);
         }
         sync_threads();

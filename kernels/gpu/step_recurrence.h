@@ -10,6 +10,8 @@ namespace delta {
 constexpr u32 STRIP = 16, STRIPS = DV / STRIP;
 constexpr u32 FIRST_WALKER = 4, WALKERS = STRIP / 4;
 static_assert(BLOCK_WARPS >= FIRST_WALKER + WALKERS, "warps that prepare and those that walk");
+// All heads' channels begin at multiples of this.
+constexpr u32 HEADS_BEGIN = (DK | DV) & -(DK | DV);
 struct DeltaShared {
     delta::Staged<DV> staged;
 };
@@ -27,7 +29,7 @@ template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, 
         for (u32 tap = 0; tap < delta::KEPT_ROWS; tap++) values.of[j][tap] = at >= from && at < end ? before[tap * delta::CHANNELS] : 0.0f;
     }
     float now[VALUES];
-    take_some(step.waiting, layer.qkv, channel, channel + from, channel + end, now);
+    take_some<HEADS_BEGIN>(step.waiting, layer.qkv, channel, channel + from, channel + end, now);
 #pragma unroll
     for (u32 j = 0; j < VALUES; j++) values.of[j][delta::KEPT_ROWS] = now[j];
     delta::prepare_head(weights, values, DIM, length, to);

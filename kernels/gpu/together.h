@@ -75,10 +75,11 @@ DEVICE bool keeps_waiting(const Waiting& waiting, u32& looks) {
     return false;
 }
 
-// Where a row's word lies: four of them together, the next four in the next line. All blocks look at a row at once, L2 deals lines out
-// over its parts, and so each part has fewer to hand out.
-constexpr u32 RUN_WORDS = 4, LINE_WORDS = 16;
-DEVICE u64 word_place(u32 i) { return (u64)(i / RUN_WORDS) * LINE_WORDS + i % RUN_WORDS; }
+// Where a row's word lies. A warp looks at 256 words by four loads, each of the next two of eight values a lane: words lie so that those of a load fill
+// four lines of 128 bytes, and not a quarter of sixteen (docs/megakernel.md, "What was tried").
+// A permutation of an index's bits: places add up where indices do without carrying.
+constexpr u32 BLOCK_WORDS = 256;
+DEVICE u32 word_place(u32 i) { return i / BLOCK_WORDS * BLOCK_WORDS + i / 2 % 4 * 64 + i % BLOCK_WORDS / 8 * 2 + i % 2; }
 
 // Values of a row: plain ones that were there before the launch where `number` is 0, else words.
 struct Source {
@@ -113,77 +114,65 @@ template <u32 COUNT> DEVICE void wait_for_some(const Waiting& waiting, const Wor
     if (ballot(has_some) != 0) return;
     while ((u32)(load_word(first) >> 32) != words.number && keeps_waiting(waiting, looks)) {}
 }
-// Values `first..first + COUNT`, from a run of words on. IS_DEALT: runs lie as `word_place` has it, or else side by side.
-template <bool IS_DEALT = true, u32 COUNT> DEVICE void take_run(const Waiting& waiting, const Source& from, u32 first, float (&v)[COUNT]) {
-    static_assert(COUNT == 2 || COUNT % RUN_WORDS == 0, "whole runs, or half of one");
-    auto place = [](u32 i) { return IS_DEALT ? word_place(i) : (u64)i; };
-    const u64* at = static_cast<const u64*>(from.at) + place(first);
-    Words<COUNT> words(waiting, from);
+// Two values, from an even one on.
+DEVICE void take_pair(const Waiting& waiting, const Source& from, u32 first, float (&v)[2]) {
+    const u64* at = static_cast<const u64*>(from.at) + word_place(first);
+    Words<2> words(waiting, from);
     u32 looks = 0;
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) {
+    for (u32 i = 0; i < 2; i++) {
         if (from.number == 0) words.put(i, static_cast<const float*>(from.at)[first + i]);
         else words.expect(i);
     }
     do {
-#pragma unroll
-        for (u32 i = 0; i < COUNT; i += 2)
-            if (words.lacks(i) || words.lacks(i + 1)) load_words(at + place(i), words.of[i], words.of[i + 1]);
+        if (!words.are_there()) load_words(at, words.of[0], words.of[1]);
     } while (!words.are_there() && keeps_waiting(waiting, looks));
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) v[i] = words.value(i);
+    for (u32 i = 0; i < 2; i++) v[i] = words.value(i);
 }
-// Values of a row's 256 from `256 block` on by a warp, eight a lane; zeros before `begin` and from `cols` on, which are whole fours. Rows have whole
-// eights of values. IS_DEALT: as of `take_run`.
+// Values of a row's 256 from `256 block` on by a warp, eight a lane; zeros before `begin` and from `cols` on, which are even.
 constexpr u32 BLOCK_LANE_WORDS = 8;
-template <bool IS_DEALT = true>
 DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u32 cols, float (&v)[BLOCK_LANE_WORDS], u32 begin = 0) {
-    constexpr u32 RUNS = BLOCK_LANE_WORDS / 2;
-    auto place = [](u32 i) { return IS_DEALT ? word_place(i) : (u64)i; };
+    u32 own = block * BLOCK_WORDS + BLOCK_LANE_WORDS * lane_index(), looks = 0;
     if (from.number == 0) {
-        u32 own = block * 256 + BLOCK_LANE_WORDS * lane_index();
 #pragma unroll
         for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) v[i] = own < cols ? static_cast<const float*>(from.at)[own + i] : 0.0f;
         return;
     }
-    // Two lanes look at four runs, each at a half of them: so one load has all of a sector.
-    u32 half = lane_index() % 2, first = block * 256 + lane_index() / 2 * RUNS * RUN_WORDS, looks = 0;
-    const u64* own = static_cast<const u64*>(from.at) + place(first) + 2 * half;
+    const u64* at = static_cast<const u64*>(from.at) + word_place(own);
     Words<BLOCK_LANE_WORDS> words(waiting, from);
 #pragma unroll
     for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) {
-        u32 run = first + i / 2 * RUN_WORDS;
-        if (run >= begin && run < cols) words.expect(i);
+        if (own + i >= begin && own + i < cols) words.expect(i);
         else words.put(i, 0.0f);
     }
     do {
 #pragma unroll
-        for (u32 i = 0; i < RUNS; i++)
-            if (words.lacks(2 * i) || words.lacks(2 * i + 1)) load_words(own + place(i * RUN_WORDS), words.of[2 * i], words.of[2 * i + 1]);
-        wait_for_some(waiting, words, static_cast<const u64*>(from.at) + place(larger(256 * block, begin)), looks);
+        for (u32 i = 0; i < BLOCK_LANE_WORDS; i += 2)
+            if (words.lacks(i) || words.lacks(i + 1)) load_words(at + word_place(i), words.of[i], words.of[i + 1]);
+        wait_for_some(waiting, words, static_cast<const u64*>(from.at) + word_place(larger(block * BLOCK_WORDS, begin)), looks);
     } while (ballot(!words.are_there()) != 0 && ballot(!keeps_waiting(waiting, looks)) == 0);
-    // The first two runs are the first lane's, the others the second's.
 #pragma unroll
-    for (u32 i = 0; i < RUNS; i++) {
-        float low = words.value(i), high = words.value(RUNS + i);
-        float mine = half ? high : low, other = shuffle_xor(half ? low : high, 1);
-        u32 to = i / 2 * RUN_WORDS + i % 2;
-        v[to] = half ? other : mine;
-        v[to + 2] = half ? mine : other;
-    }
+    for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) v[i] = words.value(i);
 }
-// Values `first + lane`, 32 further and so on, those of `from..to`, zeros in place of others; from a run of words on. IS_DEALT: as of `take_run`.
+// How words lie: those of rows as `word_place` has it, or side by side.
+enum class Lie { ROW, SIDE_BY_SIDE };
+// Values `first + lane`, 32 further and so on, those of `from..to`, zeros in place of others. ALIGN: `first` is a multiple of this.
 // They are on their way, and what else there is to do may be done before they are waited for.
-template <u32 COUNT, bool IS_DEALT = true> struct Some {
+template <u32 COUNT, u32 ALIGN, Lie LIE = Lie::ROW> struct Some {
+    // Then no bit is carried from one lane's value to its next ones.
+    static constexpr bool IS_REGULAR = LIE == Lie::SIDE_BY_SIDE || (ALIGN & -ALIGN) >= LANES * COUNT;
     Words<COUNT> words;
-    const u64* own;
+    const u64* row;
+    u32 own;
 
-    static DEVICE_MEMBER u64 place(u32 i) { return IS_DEALT ? word_place(i) : (u64)i; }
+    static DEVICE_MEMBER u32 place(u32 i) { return LIE == Lie::ROW ? word_place(i) : i; }
     DEVICE_MEMBER Some(const Waiting& waiting, const Source& source, u32 first, u32 from, u32 to)
-        : words(waiting, source), own(static_cast<const u64*>(source.at) + place(first + lane_index())) {
+        : words(waiting, source), row(static_cast<const u64*>(source.at)), own(first + lane_index()) {
+        if (IS_REGULAR) row += place(own);
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) {
-            u32 at = first + lane_index() + i * LANES;
+            u32 at = own + i * LANES;
             if (at < from || at >= to) words.put(i, 0.0f);
             else if (source.number == 0) words.put(i, static_cast<const float*>(source.at)[at]);
             else words.expect(i);
@@ -193,7 +182,7 @@ template <u32 COUNT, bool IS_DEALT = true> struct Some {
     DEVICE_MEMBER void look() {
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++)
-            if (words.lacks(i)) words.of[i] = load_word(own + i * place(LANES));
+            if (words.lacks(i)) words.of[i] = load_word(row + place((IS_REGULAR ? 0 : own) + i * LANES));
     }
     DEVICE_MEMBER void wait(const Waiting& waiting, float (&v)[COUNT]) {
         u32 looks = 0;
@@ -202,13 +191,13 @@ template <u32 COUNT, bool IS_DEALT = true> struct Some {
         for (u32 i = 0; i < COUNT; i++) v[i] = words.value(i);
     }
 };
-template <bool IS_DEALT = true, u32 COUNT>
+template <u32 ALIGN, Lie LIE = Lie::ROW, u32 COUNT>
 DEVICE void take_some(const Waiting& waiting, const Source& source, u32 first, u32 from, u32 to, float (&v)[COUNT]) {
-    Some<COUNT, IS_DEALT>(waiting, source, first, from, to).wait(waiting, v);
+    Some<COUNT, ALIGN, LIE>(waiting, source, first, from, to).wait(waiting, v);
 }
 // Values `first + lane`, 32 further and so on, as far as `end`.
-template <u32 COUNT> DEVICE void take_strided(const Waiting& waiting, const Source& from, u32 first, u32 end, float (&v)[COUNT]) {
-    take_some(waiting, from, first, first, end, v);
+template <u32 ALIGN, u32 COUNT> DEVICE void take_strided(const Waiting& waiting, const Source& from, u32 first, u32 end, float (&v)[COUNT]) {
+    take_some<ALIGN>(waiting, from, first, first, end, v);
 }
 DEVICE float take_one(const Waiting& waiting, const Source& from, u32 at) {
     if (from.number == 0) return static_cast<const float*>(from.at)[at];

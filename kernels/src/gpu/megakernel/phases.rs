@@ -24,9 +24,9 @@ pub(super) struct Target {
     pub plain: DevicePtr,
 }
 
-/// Memory of a row's words: four of them take a line of 128 bytes, as gpu/together.h has it.
+/// Memory of a row's words, which lie by 256, as `word_place` of gpu/together.h has it.
 pub(super) fn words_bytes(len: usize) -> usize {
-    len.div_ceil(4) * 128
+    len.next_multiple_of(256) * 8
 }
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]

@@ -46,7 +46,6 @@
 struct alignas(128) Fixed {
     u64 barriers[PieceRing::BARRIER_BYTES / 8];
     RowNorm norm;
-    OwnRow own;
 };
 
 KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
@@ -58,16 +57,13 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     Share* shares = reinterpret_cast<Share*>(phases + args.num_phases);
     Context& step = *reinterpret_cast<Context*>(shared + args.fixed_bytes - CONTEXT_BYTES);
     u8* work = shared + args.fixed_bytes;
-    Room room = {work, reinterpret_cast<float*>(work + args.work_bytes), fixed.norm, fixed.own};
+    Room room = {work, reinterpret_cast<float*>(work + args.work_bytes), fixed.norm};
     u8* rings = work + args.work_bytes + args.slot_bytes;
     Vec4u* of_stages = reinterpret_cast<Vec4u*>(rings + STAGES * STAGE_BYTES);
     Stages stages = {rings, of_stages, of_stages + STAGES};
     PieceRing ring(reinterpret_cast<u8*>(fixed.barriers), 1);
     // Weights are nobody's result. A stage is filled anew by the warp that has read it.
     for (u32 i = thread_index(); i < STAGES; i += BLOCK_THREADS) stages.pieces[i].x = 0;
-    // No row has that number.
-    if (thread_index() == 0) fixed.own.number = 0;
-    for (u32 i = thread_index(); i < MOST_OWN; i += BLOCK_THREADS) fixed.own.words[i] = 0;
     if (thread_index() == 0) step.list = args.pieces + args.first_piece[block_x()];
     sync_threads();
     for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {

@@ -110,7 +110,6 @@ struct Room {
     u8* forms;
     float* slots;
     RowNorm& norm;
-    OwnRow& own;
 };
 // Where the forms of a product's row lie that are read. Which there may be is a matter of types.
 DEVICE Activations forms_of(const Product& product, const Room& room) {
@@ -148,7 +147,7 @@ DEVICE void put_row(const Context& step, const Product& product, const Activatio
     u32 block = warp;
 #pragma unroll 1
     for (; block < blocks; block += BLOCK_WARPS) {
-        take_block(step.waiting, from, block, cols, v, 0, product.head_gamma ? nullptr : &room.own);
+        take_block(step.waiting, from, block, cols, v);
         if (product.gamma) {
             if (block != warp) {
                 load_block(gamma, block, weights);
@@ -205,9 +204,6 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         while (output + 1 < product.num_outputs && sixteen >= product.outputs[output + 1].first_sixteen) output++;
         return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
     };
-    // A row's values that the block puts, where they are few.
-    bool keeps_own = product.num_outputs == 1 && share.count * TILE_ROWS <= MOST_OWN && product.outputs[0].to.words != nullptr;
-    u32 own_first = share.first * TILE_ROWS;
     Activations x = forms_of(product, room);
 #pragma unroll 1
     for (u32 first = 0; first < share.count; first += product.round) {
@@ -226,15 +222,7 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             PieceRing next = ring;
             if (FILLS_LATER && owes) next.skip(BLOCK_WARPS);
             Vec4u piece = wait_for(FILLS_LATER && owes ? which + BLOCK_WARPS : which, next, stages);
-            if (!has_row) {
-                put_row(step, product, x, room);
-                // Nobody looks at the last row's any more. By a thread that has no row to look for.
-                if (thread_index() == BLOCK_THREADS - 1) {
-                    room.own.number = keeps_own ? step.waiting.epoch + number : 0;
-                    room.own.first = own_first;
-                    room.own.end = own_first + share.count * TILE_ROWS;
-                }
-            }
+            if (!has_row) put_row(step, product, x, room);
             has_row = true;
             if (FILLS_LATER && owes) fill_anew(step, ring, stages, which);
             owes = false;
@@ -264,7 +252,6 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
                 bool has_come = at == mine && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
                 value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, row)) + value;
             }
-            if (keeps_own) store_own(room.own.words + (row - own_first), word_of(value, step.waiting.epoch + number));
             put(product.outputs[output].to, row, value, step.waiting.epoch + number);
         }
         // Asking for bytes takes thousands of cycles where many are on their way, and others wait for the sums.

@@ -105,29 +105,14 @@ template <u32 COUNT> struct Words {
         return all;
     }
 };
-// Words that the block itself has put to a row, those of values `first..end` under `number`. All others see them when they are in L2; the block that puts
-// last would look for them there in vain, and once more: it finds them in its shared memory (docs/megakernel.md, "Who is waited for").
-constexpr u32 MOST_OWN = 64;
-struct alignas(16) OwnRow {
-    // As words have it.
-    u32 number, first, end, unused;
-    u64 words[MOST_OWN];
-
-    DEVICE_MEMBER bool has(u32 wanted, u32 i) const { return number == wanted && i - first < end - first; }
-};
-#if FOR_RACECHECK
-DEVICE void store_own(u64* at, u64 word) { atomicExch(at, word); }
-DEVICE u64 load_own(const u64* at) { return atomicAdd(const_cast<u64*>(at), 0ull); }
-#else
-DEVICE void store_own(u64* at, u64 word) { *const_cast<volatile u64*>(at) = word; }
-DEVICE u64 load_own(const u64* at) { return *const_cast<const volatile u64*>(at); }
-#endif
-
-// A warp none of whose words are there, `has_some` of no lane, looks at one of them alone until that has come: looks at all, again and again, would keep
-// L2 from handing out what others need.
-template <u32 COUNT> DEVICE void wait_for_some(const Waiting& waiting, const Words<COUNT>& words, bool has_some, const u64* one, u32& looks) {
+// A warp none of whose words are there looks at the first of them alone until that has come: looks at all, again and again, would keep L2 from
+// handing out what others need.
+template <u32 COUNT> DEVICE void wait_for_some(const Waiting& waiting, const Words<COUNT>& words, const u64* first, u32& looks) {
+    bool has_some = false;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) has_some |= !words.lacks(i);
     if (ballot(has_some) != 0) return;
-    while ((u32)(load_word(one) >> 32) != words.number && keeps_waiting(waiting, looks)) {}
+    while ((u32)(load_word(first) >> 32) != words.number && keeps_waiting(waiting, looks)) {}
 }
 // Two values, from an even one on.
 DEVICE void take_pair(const Waiting& waiting, const Source& from, u32 first, float (&v)[2]) {
@@ -145,45 +130,28 @@ DEVICE void take_pair(const Waiting& waiting, const Source& from, u32 first, flo
 #pragma unroll
     for (u32 i = 0; i < 2; i++) v[i] = words.value(i);
 }
-// Values of a row's 256 from `256 block` on by a warp, eight a lane; zeros before `begin` and from `cols` on, which are even. `own_row`: null, or words that
-// lie nearer, of whole lanes.
+// Values of a row's 256 from `256 block` on by a warp, eight a lane; zeros before `begin` and from `cols` on, which are even.
 constexpr u32 BLOCK_LANE_WORDS = 8;
-DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u32 cols, float (&v)[BLOCK_LANE_WORDS], u32 begin = 0,
-                       const OwnRow* own_row = nullptr) {
+DEVICE void take_block(const Waiting& waiting, const Source& from, u32 block, u32 cols, float (&v)[BLOCK_LANE_WORDS], u32 begin = 0) {
     u32 own = block * BLOCK_WORDS + BLOCK_LANE_WORDS * lane_index(), looks = 0;
     if (from.number == 0) {
 #pragma unroll
         for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) v[i] = own < cols ? static_cast<const float*>(from.at)[own + i] : 0.0f;
         return;
     }
-    const u64* row = static_cast<const u64*>(from.at);
-    const u64* at = row + word_place(own);
+    const u64* at = static_cast<const u64*>(from.at) + word_place(own);
     Words<BLOCK_LANE_WORDS> words(waiting, from);
-    u32 one = larger(block * BLOCK_WORDS, begin);
-    const u64* near = nullptr;
-    if (own_row) {
-        if (own_row->has(words.number, own)) near = own_row->words + (own - own_row->first);
-        // What is looked at alone is another's.
-        if (own_row->has(words.number, one) && own_row->end < smaller((block + 1) * BLOCK_WORDS, cols)) one = own_row->end;
-    }
 #pragma unroll
     for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) {
         if (own + i >= begin && own + i < cols) words.expect(i);
         else words.put(i, 0.0f);
     }
-    for (;;) {
-        bool has_some = false;
+    do {
 #pragma unroll
-        for (u32 i = 0; i < BLOCK_LANE_WORDS; i += 2) {
-            if (!words.lacks(i) && !words.lacks(i + 1)) continue;
-            if (near) words.of[i] = load_own(near + i), words.of[i + 1] = load_own(near + i + 1);
-            else load_words(at + word_place(i), words.of[i], words.of[i + 1]);
-        }
-#pragma unroll
-        for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) has_some |= !near && !words.lacks(i);
-        wait_for_some(waiting, words, has_some, row + word_place(one), looks);
-        if (ballot(!words.are_there()) == 0 || ballot(!keeps_waiting(waiting, looks)) != 0) break;
-    }
+        for (u32 i = 0; i < BLOCK_LANE_WORDS; i += 2)
+            if (words.lacks(i) || words.lacks(i + 1)) load_words(at + word_place(i), words.of[i], words.of[i + 1]);
+        wait_for_some(waiting, words, static_cast<const u64*>(from.at) + word_place(larger(block * BLOCK_WORDS, begin)), looks);
+    } while (ballot(!words.are_there()) != 0 && ballot(!keeps_waiting(waiting, looks)) == 0);
 #pragma unroll
     for (u32 i = 0; i < BLOCK_LANE_WORDS; i++) v[i] = words.value(i);
 }
@@ -245,9 +213,8 @@ struct Target {
     u64* words;
     float* plain;
 };
-DEVICE u64 word_of(float value, u32 number) { return (u64)number << 32 | f32_to_bits(value); }
 DEVICE void put(const Target& to, u32 at, float value, u32 number) {
-    if (to.words) store_word(to.words + word_place(at), word_of(value, number));
+    if (to.words) store_word(to.words + word_place(at), (u64)number << 32 | f32_to_bits(value));
     if (to.plain) to.plain[at] = value;
 }
 #endif

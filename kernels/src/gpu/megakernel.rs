@@ -41,7 +41,7 @@ const MOST_STAGES: usize = 64;
 const STAGE_LISTS: usize = 2 * size_of::<Piece>();
 const STAGE_BARRIERS: usize = 16;
 /// Shared memory of the kernel beside what launches ask for, and what the runtime takes.
-const STATIC_BYTES: usize = 2176;
+const STATIC_BYTES: usize = 1536;
 /// What the kernel keeps of a step in shared memory.
 const CONTEXT_BYTES: usize = 256;
 /// Warps that mix values together, and what combining splits takes.

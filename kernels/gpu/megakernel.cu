@@ -69,7 +69,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
     for (u32 stage = warp_index(); stage < STAGES; stage += BLOCK_WARPS) {
         PieceRing first = ring;
         first.skip(stage);
-        bring(step, step.list[stage], 1 + stage, first, stages);
+        bring(announce(step, step.list[stage], 1 + stage, first, stages), first, stages);
     }
     // This warp's next one.
     u32 which = 1 + warp_index();

@@ -26,6 +26,17 @@ constexpr u32 STAGE_BYTES = (largest_piece<0>() + 127) / 128 * 128;
 typedef Ring<STAGES> PieceRing;
 static_assert(STAGES >= BLOCK_WARPS, "each warp has a piece");
 
+// The thread's index, asked for here and now: the compiler would keep it in memory, or ask for it only where everybody waits for what follows.
+#if ON_CUDA
+DEVICE u32 thread_index_now() {
+    u32 index;
+    asm volatile("mov.u32 %0, %tid.x;" : "=r"(index));
+    return index;
+}
+#else
+DEVICE u32 thread_index_now() { return thread_index(); }
+#endif
+
 DEVICE u32 list_length(const StepArgs& args) { return args.first_piece[block_x() + 1] - args.first_piece[block_x()] - LIST_TAIL; }
 
 // The ring: what lies in it, what that is (in place of an address, which of the launch's it is, counted from 1), and what the list has for
@@ -36,9 +47,15 @@ struct Stages {
     Vec4u* next;
 };
 
-// Begins to bring a piece to the ring's present stage, whose last one all lanes have read; a warp's work.
-DEVICE void bring(const Context& step, const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
-    if (piece.w == NO_PIECE || !PieceRing::fills()) return;
+// A piece's weights on their way to a stage: all has been said of them, and only their copy is missing.
+struct Announced {
+    const u8* weights;
+    // `is_any`: 0 where nothing has been announced.
+    u32 slot, bytes, is_any;
+};
+// Says which piece comes to the ring's present stage, whose last one all lanes have read, and asks for what the list has for it next; a warp's work.
+DEVICE Announced announce(const Context& step, const Vec4u& piece, u32 which, PieceRing& ring, const Stages& stages) {
+    if (piece.w == NO_PIECE || !PieceRing::fills()) return {};
     u32 bytes = piece.y >> 16 << 4, slot = ring.slot;
     if (lane_index() == 0) {
         Vec4u& there = stages.pieces[slot];
@@ -52,19 +69,27 @@ DEVICE void bring(const Context& step, const Vec4u& piece, u32 which, PieceRing&
 #endif
     }
     ring.expect(slot, bytes + sizeof(Vec4u));
-    const u8* weights = reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32);
-    if (bytes > 0) ring.copy_once(slot, stages.bytes + slot * STAGE_BYTES, weights, bytes);
     const Vec4u* next = step.list + which - 1 + STAGES;
     ring.copy_once(slot, reinterpret_cast<u8*>(stages.next + slot), reinterpret_cast<const u8*>(next), sizeof(Vec4u));
-    ring.ends(slot);
+    return {reinterpret_cast<const u8*>((u64)piece.x | (u64)(piece.y & 0xffff) << 32), slot, bytes, 1};
 }
-// Fills the present stage anew, whose piece the warp has read, and goes on to its next one.
-DEVICE void fill_anew(const Context& step, PieceRing& ring, const Stages& stages, u32& which) {
+// Begins to bring them.
+DEVICE void bring(const Announced& piece, PieceRing& ring, const Stages& stages) {
+    if (piece.is_any == 0) return;
+    if (piece.bytes > 0) ring.copy_once(piece.slot, stages.bytes + piece.slot * STAGE_BYTES, piece.weights, piece.bytes);
+    ring.ends(piece.slot);
+}
+// Announces what fills the present stage anew, whose piece the warp has read, and goes on to the warp's next one.
+DEVICE Announced announce_anew(const Context& step, PieceRing& ring, const Stages& stages, u32& which) {
     Vec4u next = stages.next[ring.slot];
     ring.has_been_read();
-    bring(step, next, which + STAGES, ring, stages);
+    Announced piece = announce(step, next, which + STAGES, ring, stages);
     ring.skip(BLOCK_WARPS);
     which += BLOCK_WARPS;
+    return piece;
+}
+DEVICE void fill_anew(const Context& step, PieceRing& ring, const Stages& stages, u32& which) {
+    bring(announce_anew(step, ring, stages, which), ring, stages);
 }
 // Waits for a piece. A warp may be so far ahead of the one whose piece lies in the stage that the barrier alone would not do: it has
 // only the parity of what has come.
@@ -142,13 +167,14 @@ DEVICE void put_row(const Context& step, const Product& product, const Activatio
     }
 #endif
     RowOf gamma = {product.gamma, cols, true};
+    bool is_normed = gamma.at != nullptr;
     float v[OWN], weights[OWN], squares = 0.0f;
-    if (product.gamma) load_block(gamma, warp, weights);
+    if (is_normed) load_block(gamma, warp, weights);
     u32 block = warp;
 #pragma unroll 1
     for (; block < blocks; block += BLOCK_WARPS) {
         take_block(step.waiting, from, block, cols, v);
-        if (product.gamma) {
+        if (is_normed) {
             if (block != warp) {
                 load_block(gamma, block, weights);
                 put_squares(room.norm, block - BLOCK_WARPS, squares);
@@ -160,31 +186,99 @@ DEVICE void put_row(const Context& step, const Product& product, const Activatio
     }
     sync_threads();
     // Nobody waits for the last ones before sums meet.
-    if (product.gamma && block != warp) put_squares(room.norm, block - BLOCK_WARPS, squares);
+    if (is_normed && block != warp) put_squares(room.norm, block - BLOCK_WARPS, squares);
 }
 
 // A slice has a slot, and if there are tails two more: for its last piece, which another warp multiplied, and for the scale that this lacks.
 DEVICE bool has_tails(const Product& product) { return BY_256 && product.tails != 0; }
 DEVICE u32 slots_of_slice(const Product& product) { return has_tails(product) ? 3 : 1; }
-// A matrix's sum for a row, slices in their order.
-DEVICE float sum_of(const float* slots, const Product& product) {
-    u32 apart = slots_of_slice(product) * TILE_ROWS;
-    float parts[SLICES];
+// An output of a product and a row of it, the `at`th of a block's sixteens from `first` on.
+struct OutputRow {
+    u32 output, row;
+
+    DEVICE_MEMBER OutputRow(const Product& product, u32 first, u32 at) {
+        u32 sixteen = first + at / TILE_ROWS, begin = 0;
+        output = 0;
 #pragma unroll
-    for (u32 k = 0; k < SLICES; k++) parts[k] = product.slices >> k & 1 ? slots[k * apart] : 0.0f;
-    if (has_tails(product)) {
-#pragma unroll
-        for (u32 k = 0; k < SLICES; k++)
-            if (product.tails >> k & 1) parts[k] = fused_multiply_add(slots[k * apart + 2 * TILE_ROWS], slots[k * apart + TILE_ROWS], parts[k]);
+        for (u32 i = 1; i < MOST_OUTPUTS; i++) {
+            u32 begins = product.outputs[i].first_sixteen;
+            if (i < product.num_outputs && sixteen >= begins) output = i, begin = begins;
+        }
+        row = (sixteen - begin) * TILE_ROWS + at % TILE_ROWS;
     }
-    return add_slices(parts);
-}
-// `factor`: see row_norm.h.
-DEVICE float output_of(const float* slots, const Product& product, float factor, u32 place, u32 r) {
-    u32 of_matrix = slots_of_slice(product) * SLICES * TILE_ROWS;
-    auto sum = [&](u32 matrix) { return multiply(factor, sum_of(slots + matrix * of_matrix + r, product)); };
-    return product.gated ? silu(sum(2 * place)) * sum(2 * place + 1) : sum(place);
-}
+};
+// What becomes of a row's sums and where that goes, looked up in shared memory all at once and before sums meet: behind them one warp goes on
+// alone, and each look takes as long as ten other operations.
+struct Epilogue {
+    u64* word;
+    float* plain;
+    u32 row;
+    // As words have it.
+    u32 number;
+    u32 slices, tails, apart;
+    // 0: no norm.
+    u32 norm_cols;
+    float eps;
+    // Of the row's first matrix; the second one's come behind them.
+    const float* slots;
+    // `is_there`: false where the output has no such row.
+    bool gated, is_there;
+
+    Epilogue() = default;
+
+    // Of the `place`th row of the block's sixteens from `first` on.
+    DEVICE_MEMBER Epilogue(const Context& step, const Product& product, u32 of_number, u32 first, const float* of_round, u32 place) {
+        OutputRow at(product, first, place);
+        const Output& of = product.outputs[at.output];
+        Target to = of.to;
+        row = at.row;
+        is_there = row < of.rows;
+        word = to.words ? to.words + word_place(row) : nullptr;
+        plain = to.plain ? to.plain + row : nullptr;
+        number = step.waiting.epoch + of_number;
+        slices = product.slices;
+        tails = BY_256 ? product.tails : 0;
+        apart = slots_of_slice(product) * TILE_ROWS;
+        norm_cols = product.gamma ? product.cols : 0;
+        eps = product.eps;
+        gated = product.gated;
+        slots = of_round + place / TILE_ROWS * (gated ? 2 : 1) * SLICES * apart + place % TILE_ROWS;
+    }
+    // Slices in their order.
+    DEVICE_MEMBER float value(const RowNorm& norm) const {
+        // Without branches: all of them are on their way at a time. Slices without inputs have slots, too.
+        const float* second = gated ? slots + SLICES * apart : slots;
+        float parts[SLICES], others[SLICES];
+#pragma unroll
+        for (u32 k = 0; k < SLICES; k++) parts[k] = slots[k * apart], others[k] = second[k * apart];
+#pragma unroll
+        for (u32 k = 0; k < SLICES; k++) {
+            bool has = slices >> k & 1;
+            parts[k] = has ? parts[k] : 0.0f;
+            others[k] = has ? others[k] : 0.0f;
+        }
+        // See row_norm.h.
+        float factor = factor_of(norm, norm_cols, eps);
+        if (norm_cols == 0) factor = 1.0f;
+        if (tails != 0) {
+#pragma unroll
+            for (u32 k = 0; k < SLICES; k++) {
+                bool has = tails >> k & 1;
+                const float *last = slots + k * apart + TILE_ROWS, *of_other = second + k * apart + TILE_ROWS;
+                float sum = fused_multiply_add(last[TILE_ROWS], last[0], parts[k]);
+                float other = fused_multiply_add(of_other[TILE_ROWS], of_other[0], others[k]);
+                parts[k] = has ? sum : parts[k];
+                others[k] = has ? other : others[k];
+            }
+        }
+        float sum = multiply(factor, add_slices(parts));
+        return gated ? silu(sum) * multiply(factor, add_slices(others)) : sum;
+    }
+    DEVICE_MEMBER void put(float value) const {
+        if (word) store_word(word, (u64)number << 32 | f32_to_bits(value));
+        if (plain) *plain = value;
+    }
+};
 
 // Bytes on their way are in the way of the row that all blocks look for. So half of the warps fill the stage of a phase's last piece anew when the
 // next row is there; all of them would then ask for too many bytes at once. What a warp asks for must not be a piece that the next row waits for.
@@ -195,42 +289,33 @@ DEVICE bool fills_later() { return FILLS_LATER && warp_index() - FIRST_LATER < N
 // `owes`: the ring's present stage has been read, and is to be filled anew.
 DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which,
                      bool& owes, const Room& room) {
-    // Outputs are written by the last threads, each `mine` and those that lie a block's threads further.
-    u32 mine = BLOCK_THREADS - 1 - thread_index();
     bool adds = product.add.at != nullptr, has_row = false;
-    auto place_of = [&](u32 at, u32& output) {
-        u32 sixteen = share.first + at / TILE_ROWS;
-        output = 0;
-        while (output + 1 < product.num_outputs && sixteen >= product.outputs[output + 1].first_sixteen) output++;
-        return (sixteen - product.outputs[output].first_sixteen) * TILE_ROWS + at % TILE_ROWS;
-    };
     Activations x = forms_of(product, room);
 #pragma unroll 1
     for (u32 first = 0; first < share.count; first += product.round) {
         u32 count = smaller(product.round, share.count - first);
-        // What does not need the row is done before it is there: where this thread's output goes, and what it is added to, which came long
-        // before and is looked at later.
-        u32 output = 0, row = 0;
+        // What an output is added to came long before the row, and is looked at later.
         u64 before = 0;
-        if (mine < count * TILE_ROWS) {
-            row = place_of(first * TILE_ROWS + mine, output);
-            if (adds && product.add.number != 0 && row < product.outputs[output].rows)
-                before = load_word(static_cast<const u64*>(product.add.at) + word_place(row));
+        u32 place_before = BLOCK_THREADS - 1 - thread_index_now();
+        if (adds && product.add.number != 0 && place_before < count * TILE_ROWS) {
+            OutputRow to(product, share.first + first, place_before);
+            if (to.row < product.outputs[to.output].rows) before = load_word(static_cast<const u64*>(product.add.at) + word_place(to.row));
         }
         Sums sums;
+        u32 lane = thread_index_now() % LANES;
         for (;;) {
-            PieceRing next = ring;
-            if (FILLS_LATER && owes) next.skip(BLOCK_WARPS);
-            Vec4u piece = wait_for(FILLS_LATER && owes ? which + BLOCK_WARPS : which, next, stages);
+            Announced owed = {};
+            if (FILLS_LATER && owes) owed = announce_anew(step, ring, stages, which);
+            owes = false;
+            Vec4u piece = wait_for(which, ring, stages);
             if (!has_row) put_row(step, product, x, room);
             has_row = true;
-            if (FILLS_LATER && owes) fill_anew(step, ring, stages, which);
-            owes = false;
+            if (FILLS_LATER) bring(owed, ring, stages);
             const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
             if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
             if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
-            if ((piece.w & ENDS_SLICE) && lane_index() % 4 == 0) {
-                float* slot = room.slots + (piece.w & 0xffff) * TILE_ROWS + lane_index() / 4;
+            if ((piece.w & ENDS_SLICE) && lane % 4 == 0) {
+                float* slot = room.slots + (piece.w & 0xffff) * TILE_ROWS + lane / 4;
                 slot[0] = sums[0][0];
                 slot[8] = sums[0][2];
                 if (BY_256 && (piece.w & IS_TAIL)) {
@@ -241,18 +326,19 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
             if (piece.w & ENDS_ROUND) break;
             fill_anew(step, ring, stages, which);
         }
+        // Each of the last threads has an output.
+        u32 place = BLOCK_THREADS - 1 - thread_index_now();
+        Epilogue epilogue = {};
+        bool has_come = false;
+        if (place < count * TILE_ROWS) {
+            epilogue = Epilogue(step, product, number, share.first + first, room.slots, place);
+            has_come = adds && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
+        }
         sync_threads();
-        float factor = product.gamma && mine < count * TILE_ROWS ? factor_of(room.norm, product.cols, product.eps) : 1.0f;
-#pragma unroll 1
-        for (u32 at = mine; at < count * TILE_ROWS; at += BLOCK_THREADS) {
-            if (at != mine) row = place_of(first * TILE_ROWS + at, output);
-            if (row >= product.outputs[output].rows) continue;
-            float value = output_of(room.slots, product, factor, at / TILE_ROWS, at % TILE_ROWS);
-            if (adds) {
-                bool has_come = at == mine && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
-                value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, row)) + value;
-            }
-            put(product.outputs[output].to, row, value, step.waiting.epoch + number);
+        if (epilogue.is_there) {
+            float value = epilogue.value(room.norm);
+            if (adds) value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, epilogue.row)) + value;
+            epilogue.put(value);
         }
         // Asking for bytes takes thousands of cycles where many are on their way, and others wait for the sums.
         bool is_last = first + product.round >= share.count;

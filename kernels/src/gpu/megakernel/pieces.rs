@@ -12,6 +12,10 @@ use crate::gpu::megakernel::phases::Share;
 
 /// Slices of a warp whose sums wait for each other at a time.
 const SLOTS: usize = 16;
+const _: () = assert!(
+    SLOTS / SLICES * TILE_ROWS <= 32,
+    "a thread writes one output"
+);
 /// Inputs and bytes of a piece at most.
 const PIECE_COLS: usize = 256;
 const PIECE_BYTES: usize = 8192;

@@ -16,6 +16,7 @@ Checks Tandem on a GPU and measures it. Run it from the root of the repository. 
                      link to this checkout.
   --split A,B        also split the model over these devices, and hold the answer against that of one; may be given several
                      times. Measured too, unless --no-bench
+  --draft NAME       a device that the demo pair's draft runs on; may be given several times [default: the GPU, and cpu]
   --model FILE       a GGUF file to measure; may be given several times [default: the demo model inside TANDEM]
   --depth N,N        contexts to decode after [default: 0,4096]
   --rows N,N         rows of the trees to verify [default: 1,8,16,23,32,64]
@@ -39,13 +40,13 @@ stop() {
   exit 2
 }
 
-device=cuda:0 tests='' models=() splits=() depth=0,4096 rows=1,8,16,23,32,64 greedy=10000 chunk=512 bench=yes sanitizer='' logs='' tandem=''
+device=cuda:0 tests='' models=() splits=() drafts=() depth=0,4096 rows=1,8,16,23,32,64 greedy=10000 chunk=512 bench=yes sanitizer='' logs='' tandem=''
 while [ $# -gt 0 ]; do
   case $1 in
     --help | -h) usage && exit 0 ;;
     --no-bench) bench='' && shift && continue ;;
     --compute-sanitizer) sanitizer=yes && shift && continue ;;
-    --device | --tests | --split | --model | --depth | --rows | --greedy | --prefill-chunk | --logs)
+    --device | --tests | --split | --draft | --model | --depth | --rows | --greedy | --prefill-chunk | --logs)
       [ $# -gt 1 ] || stop "$1 wants a value" ;;
     -*) stop "unknown option $1; --help lists them" ;;
     *)
@@ -59,6 +60,7 @@ while [ $# -gt 0 ]; do
     --device) device=$2 ;;
     --tests) tests=$2 ;;
     --split) splits+=("$2") ;;
+    --draft) drafts+=("$2") ;;
     --model) models+=("$2") ;;
     --depth) depth=$2 ;;
     --rows) rows=$2 ;;
@@ -69,6 +71,10 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 tandem=${tandem:-target/release/tandem}
+if [ ${#drafts[@]} = 0 ]; then
+  drafts=("$device")
+  [ "$device" = cpu ] || drafts+=(cpu)
+fi
 [ -z "$tests" ] || [ -d "$tests" ] || stop "--tests: there is no folder $tests"
 if [ -z "$logs" ]; then
   logs=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check.XXXXXX") || exit 2
@@ -159,9 +165,12 @@ same_answer() {
   [ -n "$ours" ] && [ "$ours" = "$theirs" ]
 }
 check "demo model: the answer of the CPU" same_answer --device "$device"
+# These fail where a draft changes a token.
+for draft in "${drafts[@]}"; do
+  check "demo pair, draft on $draft" "$tandem" bench --device "$device" --draft-device "$draft" --mode ar,tree,auto -r 1 -n 48
+done
 for split in "${splits[@]}"; do
   check "demo model split over $split: the answer of the CPU" same_answer --target-devices "$split"
-  # Fails where a draft changes a token.
   check "demo pair, target split over $split" "$tandem" bench --target-devices "$split" --draft-device "$device" \
     --mode ar,tree,auto -r 1 -n 48
 done

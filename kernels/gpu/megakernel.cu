@@ -95,7 +95,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
             const Phase& phase = phases[p];
             Share share = shares[p];
             if (share.count == 0) continue;
-            if (phase.kind == PRODUCT) multiply(step, phase, share, ring, stages, which, owes, room);
+            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, share, ring, stages, which, owes, room);
 #if HAS_DELTA
             else if (phase.kind == DELTA) {
                 for (u32 i = 0; i < share.count; i++)

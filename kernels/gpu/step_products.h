@@ -5,7 +5,6 @@
 #include "phases.h"
 #include "products.h"
 #include "ring.h"
-#include "unpacked.h"
 
 // 16 rows of a matrix by 256 inputs or, at their end and of large types, less. Words: the address's low half; its high half, and from bit 16 on the
 // sixteenths of the bytes; tiles, and from bit 16 on the first of them among its rows'; the sums' slot, and from bit 16 on the type
@@ -131,20 +130,6 @@ struct MultiplyPiece {
     }
 };
 
-// A phase's first piece, before its row is there and then: three of four warps have nothing else to do by then, and all 16 share four schedulers.
-struct UnpackPiece {
-    template <u32 T> static DEVICE_MEMBER void of(const u8* tiles, Unpacked& to) {
-        if constexpr (is_by256(T)) unpack<T>(tiles, to);
-    }
-};
-struct MultiplyFirst {
-    template <u32 T> static DEVICE_MEMBER void of(const Vec4u& piece, const u8* tiles, const Unpacked& unpacked, const Activations& x, Sums& sums) {
-        Columns columns = {form_of<T>(x) + (piece.z >> 16) * form_bytes(T), 0, 1, piece.w & IS_TAIL};
-        if constexpr (is_by256(T)) multiply_unpacked<T>(unpacked, columns, sums);
-        else MultiplyPiece::of<T>(piece, tiles, x, sums);
-    }
-};
-
 // What a product works with in shared memory: a row's forms, the sums of slices, squares of a row.
 struct Room {
     u8* forms;
@@ -228,8 +213,8 @@ struct Epilogue {
     u64* word;
     float* plain;
     u32 row;
-    // As words have it; and of the words that are added, 0: they are none.
-    u32 number, added;
+    // As words have it.
+    u32 number;
     u32 slices, tails, apart;
     // 0: no norm.
     u32 norm_cols;
@@ -237,7 +222,7 @@ struct Epilogue {
     // Of the row's first matrix; the second one's come behind them.
     const float* slots;
     // `is_there`: false where the output has no such row.
-    bool gated, adds, is_there;
+    bool gated, is_there;
 
     Epilogue() = default;
 
@@ -251,8 +236,6 @@ struct Epilogue {
         word = to.words ? to.words + word_place(row) : nullptr;
         plain = to.plain ? to.plain + row : nullptr;
         number = step.waiting.epoch + of_number;
-        adds = product.add.at != nullptr;
-        added = product.add.number == 0 ? 0 : step.waiting.epoch + (u32)product.add.number;
         slices = product.slices;
         tails = BY_256 ? product.tails : 0;
         apart = slots_of_slice(product) * TILE_ROWS;
@@ -297,14 +280,6 @@ struct Epilogue {
     }
 };
 
-// Looks at what a thread's output is added to, which came long before the row and is not waited for yet.
-DEVICE u64 look_before(const Product& product, u32 first, u32 count) {
-    u32 place = BLOCK_THREADS - 1 - thread_index_now();
-    if (place >= count * TILE_ROWS || product.add.number == 0) return 0;
-    OutputRow at(product, first, place);
-    return at.row < product.outputs[at.output].rows ? load_word(static_cast<const u64*>(product.add.at) + word_place(at.row)) : 0;
-}
-
 // Bytes on their way are in the way of the row that all blocks look for. So half of the warps fill the stage of a phase's last piece anew when the
 // next row is there; all of them would then ask for too many bytes at once. What a warp asks for must not be a piece that the next row waits for.
 constexpr u32 FIRST_LATER = STAGES < 2 * BLOCK_WARPS ? 2 * BLOCK_WARPS - STAGES : 0, NUM_LATER = BLOCK_WARPS / 2;
@@ -312,37 +287,33 @@ constexpr bool FILLS_LATER = FIRST_LATER + NUM_LATER <= BLOCK_WARPS;
 DEVICE bool fills_later() { return FILLS_LATER && warp_index() - FIRST_LATER < NUM_LATER; }
 
 // `owes`: the ring's present stage has been read, and is to be filled anew.
-DEVICE void multiply(const Context& step, const Phase& phase, Share share, PieceRing& ring, const Stages& stages, u32& which,
+DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which,
                      bool& owes, const Room& room) {
-    const Product& product = phase.product;
-    bool has_row = false;
+    bool adds = product.add.at != nullptr, has_row = false;
     Activations x = forms_of(product, room);
 #pragma unroll 1
     for (u32 first = 0; first < share.count; first += product.round) {
         u32 count = smaller(product.round, share.count - first);
-        Sums sums;
+        // What an output is added to came long before the row, and is looked at later.
         u64 before = 0;
+        u32 place_before = BLOCK_THREADS - 1 - thread_index_now();
+        if (adds && product.add.number != 0 && place_before < count * TILE_ROWS) {
+            OutputRow to(product, share.first + first, place_before);
+            if (to.row < product.outputs[to.output].rows) before = load_word(static_cast<const u64*>(product.add.at) + word_place(to.row));
+        }
+        Sums sums;
         u32 lane = thread_index_now() % LANES;
-        for (bool is_first = true;; is_first = false) {
+        for (;;) {
             Announced owed = {};
             if (FILLS_LATER && owes) owed = announce_anew(step, ring, stages, which);
             owes = false;
             Vec4u piece = wait_for(which, ring, stages);
+            if (!has_row) put_row(step, product, x, room);
+            has_row = true;
+            if (FILLS_LATER) bring(owed, ring, stages);
             const u8* tiles = stages.bytes + ring.slot * STAGE_BYTES;
-            u32 type = piece.w >> 16 & 31;
             if (piece.w & BEGINS_SLICE) sums[0][0] = sums[0][2] = 0.0f;
-            if (!has_row) {
-                Unpacked unpacked = {};
-                if (BY_256 && tiles_of(piece) > 0) visit_type<UnpackPiece>(type, tiles, unpacked);
-                put_row(step, product, x, room);
-                has_row = true;
-                if (FILLS_LATER) bring(owed, ring, stages);
-                before = look_before(product, share.first + first, count);
-                if (tiles_of(piece) > 0) visit_type<MultiplyFirst>(type, piece, tiles, unpacked, x, sums);
-            } else {
-                if (is_first) before = look_before(product, share.first + first, count);
-                if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(type, piece, tiles, x, sums);
-            }
+            if (tiles_of(piece) > 0) visit_type<MultiplyPiece>(piece.w >> 16 & 31, piece, tiles, x, sums);
             if ((piece.w & ENDS_SLICE) && lane % 4 == 0) {
                 float* slot = room.slots + (piece.w & 0xffff) * TILE_ROWS + lane / 4;
                 slot[0] = sums[0][0];
@@ -358,14 +329,15 @@ DEVICE void multiply(const Context& step, const Phase& phase, Share share, Piece
         // Each of the last threads has an output.
         u32 place = BLOCK_THREADS - 1 - thread_index_now();
         Epilogue epilogue = {};
-        if (place < count * TILE_ROWS) epilogue = Epilogue(step, product, phase.number, share.first + first, room.slots, place);
+        bool has_come = false;
+        if (place < count * TILE_ROWS) {
+            epilogue = Epilogue(step, product, number, share.first + first, room.slots, place);
+            has_come = adds && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
+        }
         sync_threads();
         if (epilogue.is_there) {
             float value = epilogue.value(room.norm);
-            if (epilogue.adds) {
-                bool has_come = epilogue.added != 0 && (u32)(before >> 32) == epilogue.added;
-                value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, epilogue.row)) + value;
-            }
+            if (adds) value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, epilogue.row)) + value;
             epilogue.put(value);
         }
         // Asking for bytes takes thousands of cycles where many are on their way, and others wait for the sums.

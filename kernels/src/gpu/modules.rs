@@ -17,7 +17,6 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("tables.h", include_str!("../../gpu/tables.h")),
     ("keys.h", include_str!("../../gpu/keys.h")),
     ("likeliest.h", include_str!("../../gpu/likeliest.h")),
-    ("unpacked.h", include_str!("../../gpu/unpacked.h")),
     ("values.h", include_str!("../../gpu/values.h")),
     ("tokens.h", include_str!("../../gpu/tokens.h")),
     ("attention.h", include_str!("../../gpu/attention.h")),

@@ -1,7 +1,7 @@
 // Whole steps of one row in one launch: the operations of a step, phase after phase, by blocks that all run at a time; and of the next
 // token's, where the host asks for it in time (tokens.h).
 //
-// Between phases there is no barrier: a row goes from block to block as words that say themselves that they have come
+// Between phases there is no barrier: a row goes from block to block as values that say themselves that they have come
 // (together.h). Weights depend on nothing: a block has a list of all its pieces of the step's matrices, and a ring in shared memory
 // that is filled from it as soon as there is room, phases ahead of what is multiplied. The order of every sum is that of the
 // kernels of single operations (products.h, attention.h, delta_state.h), so a step has the same bits either way.
@@ -79,15 +79,17 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
         reinterpret_cast<Vec4u*>(phases)[i] = reinterpret_cast<const Vec4u*>(args.phases)[i];
     for (u32 i = thread_index(); i < args.num_phases; i += BLOCK_THREADS) shares[i] = args.shares[(u64)block_x() * args.num_phases + i];
     wait_for_inputs();
-    if (thread_index() == 0) step.waiting = {args.epoch, args.is_stuck};
+    if (thread_index() == 0) step.waiting = {args.epoch, args.is_stuck, nullptr};
     sync_threads();
     // A token's number lies in shared memory: registers are for what its phases do.
     for (;;) {
         if (!begin_token(args, step.waiting, work)) break;
         if (thread_index() == 0) {
             Row row = args.tables.rows[0];
+            step.waiting.rows = rows_of(args, step.waiting.epoch);
             step = {step.waiting, args.tables, row, args.tables.segments[row.segment], step.list};
         }
+        clear_next(args, step.waiting.epoch);
         sync_threads();
 #pragma unroll 1
         for (u32 p = 0; p < args.num_phases; p++) {
@@ -95,11 +97,11 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
             const Phase& phase = phases[p];
             Share share = shares[p];
             if (share.count == 0) continue;
-            if (phase.kind == PRODUCT) multiply(step, phase.product, phase.number, share, ring, stages, which, owes, room);
+            if (phase.kind == PRODUCT) multiply(step, phase.product, share, ring, stages, which, owes, room);
 #if HAS_DELTA
             else if (phase.kind == DELTA) {
                 for (u32 i = 0; i < share.count; i++)
-                    walk(step, phase.delta, phase.number, share.first + i * grid_x(), *reinterpret_cast<DeltaShared*>(work));
+                    walk(step, phase.delta, share.first + i * grid_x(), *reinterpret_cast<DeltaShared*>(work));
             } else if (phase.kind == MOVE) move_history(step, phase.move, share);
 #endif
 #if HAS_ATTENTION
@@ -110,7 +112,7 @@ KERNEL_AHEAD(step, StepArgs, BLOCK_THREADS, 1) {
                 sync_threads();
             } else if (phase.kind == COMBINE) {
                 for (u32 i = 0; i < share.count; i++)
-                    combine(step, phase.combine, phase.number, share.first + i * grid_x(), *reinterpret_cast<CombineShared*>(work));
+                    combine(step, phase.combine, share.first + i * grid_x(), *reinterpret_cast<CombineShared*>(work));
             }
 #endif
         }

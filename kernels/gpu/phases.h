@@ -64,10 +64,8 @@ struct Attend {
     u64* sums;
     float eps;
     u32 num_kv_heads, q_stride, num_splits, pairs, adjacent;
-    // Number of what puts splits together.
-    u32 answer;
     // Units of a block lie so far apart: so many blocks share those of a head of keys.
-    u32 stride;
+    u32 stride, unused;
     Target out;
 };
 // The splits put together.
@@ -153,6 +151,8 @@ struct StepArgs {
     u32* ended;
     // The token that is to begin; one less: there is none.
     u32* said;
+    // Of two tokens, in turn: [2, rows_bytes].
+    u8* rows;
     Embed embed;
     // Of the last phase's row, which is logits, these many of the likeliest are told; 0: nothing is.
     u32 top_k;
@@ -164,6 +164,7 @@ struct StepArgs {
     u32 num_phases, epoch;
     // Shared memory: of phases, shares and the step; of forms and other things of a phase; of the sums of products.
     u32 fixed_bytes, work_bytes, slot_bytes;
+    u32 rows_bytes;
 };
 
 // What all phases of a launch work with.

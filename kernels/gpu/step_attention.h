@@ -49,15 +49,15 @@ struct MixShared {
     u8 weights[TILES * 8 * attention::WEIGHT_PITCH];
 };
 
-// A head of the row, normed and rotated, from words to shared memory.
+// A head of the row, normed and rotated, to shared memory.
 DEVICE void prepare_head(const Context& step, const Attend& layer, const Source& from, u32 first, const float* gamma, float* to) {
     constexpr u32 DIMS = (HEAD_DIM + LANES - 1) / LANES;
     attention::HeadArgs args = {gamma, layer.turns, layer.eps, layer.pairs, layer.adjacent};
     attention::HeadTurns<HEAD_DIM> turns(args, (u64)step.segment.first_position + step.row.place);
-    Some<DIMS, HEAD_DIM> words(step.waiting, from, first, first, first + HEAD_DIM);
+    Some<DIMS, HEAD_DIM> head(step.waiting, from, first, first, first + HEAD_DIM);
     turns.turn();
     float values[DIMS];
-    words.wait(step.waiting, values);
+    head.wait(step.waiting, values);
     turns.make_ready(args, values, to);
     if constexpr (attention::ROTATES_KEYS) {
 #pragma unroll
@@ -180,7 +180,7 @@ DEVICE void weigh(const Context& step, const Attend& layer, u32 number, u32 head
     Source scores = {static_cast<const u64*>(layer.scores.at) + (u64)of_head * attention::SPLIT, layer.scores.number};
     float x[8];
     // Whole tiles are scored.
-    take_block(step.waiting, scores, block.split, (block.seen.end + 15) / 16 * 16, x, block.seen.first / 16 * 16);
+    take_block<Words>(step.waiting, scores, block.split, (block.seen.end + 15) / 16 * 16, x, block.seen.first / 16 * 16);
     Vec2f sums = attention::weigh(x, column, block.seen, block.first);
     if (lane_index() > 0) return;
     *reinterpret_cast<float*>(column + attention::WEIGHT_TOTAL) = sums.y;
@@ -216,7 +216,7 @@ DEVICE void put_mixed(const Context& step, const Attend& layer, u32 number, u32 
                 }
                 for (u32 k = 0; k < 2; k++) {
                     float value = attention::answer(two[k], share, is_gated, is_gated ? shared.gates[column][at + k] : 0.0f);
-                    put(layer.out, head * HEAD_DIM + at + k, value, step.waiting.epoch + layer.answer);
+                    put(step.waiting, layer.out, head * HEAD_DIM + at + k, value);
                 }
             }
         }

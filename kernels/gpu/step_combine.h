@@ -27,18 +27,19 @@ struct Parts {
         }
         look();
     }
+    DEVICE_MEMBER bool lacks(u32 i) const { return words.is_other(words.of[i]); }
     DEVICE_MEMBER u32 split_of(u32 j) const { return first + j * attention::MEMBERS; }
     DEVICE_MEMBER void look() {
 #pragma unroll
         for (u32 j = 0; j < FLIGHT; j++) {
             u32 at = 4 * j, split = split_of(j);
-            if (words.lacks(at)) words.of[at] = load_word(sums + split);
-            if (words.lacks(at + 1)) words.of[at + 1] = load_word(sums + num_splits + split);
-            if (words.lacks(at + 2) || words.lacks(at + 3)) load_words(partials + (u64)split * HEAD_DIM, words.of[at + 2], words.of[at + 3]);
+            if (lacks(at)) words.of[at] = load_word(sums + split);
+            if (lacks(at + 1)) words.of[at + 1] = load_word(sums + num_splits + split);
+            if (lacks(at + 2) || lacks(at + 3)) load_words(partials + (u64)split * HEAD_DIM, words.of[at + 2], words.of[at + 3]);
         }
     }
     DEVICE_MEMBER void wait(const Waiting& waiting) {
-        while (!words.are_there() && keeps_waiting(waiting, looks)) look();
+        while (!are_there(words) && keeps_waiting(waiting, looks)) look();
     }
     DEVICE_MEMBER float top(u32 j) const { return words.value(4 * j); }
     DEVICE_MEMBER float total(u32 j) const { return words.value(4 * j + 1); }
@@ -52,7 +53,7 @@ DEVICE float top_of(const Context& step, const Combine& layer, u32 head, const a
 #pragma unroll 1
     for (u32 first = splits.first; first < splits.end; first += TOGETHER * LANES) {
         float some[TOGETHER];
-        take_some<1, Lie::SIDE_BY_SIDE>(step.waiting, tops, first, first, splits.end, some);
+        take_some<1, Of::WORDS>(step.waiting, tops, first, first, splits.end, some);
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++)
             if (first + lane_index() + i * LANES < splits.end) top = larger(top, some[i]);
@@ -70,7 +71,7 @@ struct MixedPair {
         sum.y = fused_multiply_add(weight, part.y, sum.y);
     }
 };
-DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 unit, CombineShared& shared) {
+DEVICE void combine(const Context& step, const Combine& layer, u32 unit, CombineShared& shared) {
     attention::Places splits = attention::splits_of(attention::seen_by(step.row, 0, 1));
     if (is_one(splits)) return;
     u32 head = unit / RUNS, pair = unit % RUNS * LANES + lane_index(), warp = warp_index();
@@ -105,7 +106,7 @@ DEVICE void combine(const Context& step, const Combine& layer, u32 number, u32 u
         for (u32 i = 0; i < 2; i++) {
             float value = values[i] * share;
             if (layer.gates.at) value *= sigmoid(gates[i]);
-            put(layer.out, head * HEAD_DIM + pair * 2 + i, value, step.waiting.epoch + number);
+            put(step.waiting, layer.out, head * HEAD_DIM + pair * 2 + i, value);
         }
     }
     sync_threads();

@@ -173,7 +173,7 @@ DEVICE void put_row(const Context& step, const Product& product, const Activatio
     u32 block = warp;
 #pragma unroll 1
     for (; block < blocks; block += BLOCK_WARPS) {
-        take_block(step.waiting, from, block, cols, v);
+        take_block<RowValues>(step.waiting, from, block, cols, v);
         if (is_normed) {
             if (block != warp) {
                 load_block(gamma, block, weights);
@@ -210,11 +210,10 @@ struct OutputRow {
 // What becomes of a row's sums and where that goes, looked up in shared memory all at once and before sums meet: behind them one warp goes on
 // alone, and each look takes as long as ten other operations.
 struct Epilogue {
-    u64* word;
+    // Where it is looked for; null: nowhere.
+    u32* place;
     float* plain;
     u32 row;
-    // As words have it.
-    u32 number;
     u32 slices, tails, apart;
     // 0: no norm.
     u32 norm_cols;
@@ -226,23 +225,22 @@ struct Epilogue {
 
     Epilogue() = default;
 
-    // Of the `place`th row of the block's sixteens from `first` on.
-    DEVICE_MEMBER Epilogue(const Context& step, const Product& product, u32 of_number, u32 first, const float* of_round, u32 place) {
-        OutputRow at(product, first, place);
+    // Of the `nth` row of the block's sixteens from `first` on.
+    DEVICE_MEMBER Epilogue(const Context& step, const Product& product, u32 first, const float* of_round, u32 nth) {
+        OutputRow at(product, first, nth);
         const Output& of = product.outputs[at.output];
         Target to = of.to;
         row = at.row;
         is_there = row < of.rows;
-        word = to.words ? to.words + word_place(row) : nullptr;
+        place = to.row != 0 ? reinterpret_cast<u32*>(step.waiting.rows + to.row) + row_place(row) : nullptr;
         plain = to.plain ? to.plain + row : nullptr;
-        number = step.waiting.epoch + of_number;
         slices = product.slices;
         tails = BY_256 ? product.tails : 0;
         apart = slots_of_slice(product) * TILE_ROWS;
         norm_cols = product.gamma ? product.cols : 0;
         eps = product.eps;
         gated = product.gated;
-        slots = of_round + place / TILE_ROWS * (gated ? 2 : 1) * SLICES * apart + place % TILE_ROWS;
+        slots = of_round + nth / TILE_ROWS * (gated ? 2 : 1) * SLICES * apart + nth % TILE_ROWS;
     }
     // Slices in their order.
     DEVICE_MEMBER float value(const RowNorm& norm) const {
@@ -275,7 +273,7 @@ struct Epilogue {
         return gated ? silu(sum) * multiply(factor, add_slices(others)) : sum;
     }
     DEVICE_MEMBER void put(float value) const {
-        if (word) store_word(word, (u64)number << 32 | f32_to_bits(value));
+        if (place) store_value(place, value);
         if (plain) *plain = value;
     }
 };
@@ -287,7 +285,7 @@ constexpr bool FILLS_LATER = FIRST_LATER + NUM_LATER <= BLOCK_WARPS;
 DEVICE bool fills_later() { return FILLS_LATER && warp_index() - FIRST_LATER < NUM_LATER; }
 
 // `owes`: the ring's present stage has been read, and is to be filled anew.
-DEVICE void multiply(const Context& step, const Product& product, u32 number, Share share, PieceRing& ring, const Stages& stages, u32& which,
+DEVICE void multiply(const Context& step, const Product& product, Share share, PieceRing& ring, const Stages& stages, u32& which,
                      bool& owes, const Room& room) {
     bool adds = product.add.at != nullptr, has_row = false;
     Activations x = forms_of(product, room);
@@ -295,11 +293,11 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
     for (u32 first = 0; first < share.count; first += product.round) {
         u32 count = smaller(product.round, share.count - first);
         // What an output is added to came long before the row, and is looked at later.
-        u64 before = 0;
+        u32 before = ABSENT;
         u32 place_before = BLOCK_THREADS - 1 - thread_index_now();
         if (adds && product.add.number != 0 && place_before < count * TILE_ROWS) {
             OutputRow to(product, share.first + first, place_before);
-            if (to.row < product.outputs[to.output].rows) before = load_word(static_cast<const u64*>(product.add.at) + word_place(to.row));
+            if (to.row < product.outputs[to.output].rows) before = load_relaxed(row_of(step.waiting, product.add) + row_place(to.row));
         }
         Sums sums;
         u32 lane = thread_index_now() % LANES;
@@ -329,15 +327,11 @@ DEVICE void multiply(const Context& step, const Product& product, u32 number, Sh
         // Each of the last threads has an output.
         u32 place = BLOCK_THREADS - 1 - thread_index_now();
         Epilogue epilogue = {};
-        bool has_come = false;
-        if (place < count * TILE_ROWS) {
-            epilogue = Epilogue(step, product, number, share.first + first, room.slots, place);
-            has_come = adds && product.add.number != 0 && (u32)(before >> 32) == step.waiting.epoch + (u32)product.add.number;
-        }
+        if (place < count * TILE_ROWS) epilogue = Epilogue(step, product, share.first + first, room.slots, place);
         sync_threads();
         if (epilogue.is_there) {
             float value = epilogue.value(room.norm);
-            if (adds) value = (has_come ? bits_to_f32((u32)before) : take_one(step.waiting, product.add, epilogue.row)) + value;
+            if (adds) value = (before != ABSENT ? bits_to_f32(before) : take_one(step.waiting, product.add, epilogue.row)) + value;
             epilogue.put(value);
         }
         // Asking for bytes takes thousands of cycles where many are on their way, and others wait for the sums.

@@ -16,7 +16,7 @@ struct DeltaShared {
     delta::Staged<DV> staged;
 };
 
-// A part of a row, convolved: what is before it is plain, it comes itself as words. Those of `from..end` of its channels.
+// A part of a row, convolved: what is before it is plain, it comes itself as values of a row. Those of `from..end` of its channels.
 template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, u32 channel, u32 from, u32 end, float length, float* to) {
     constexpr u32 VALUES = (DIM + LANES - 1) / LANES;
     delta::HeadTaps<DIM> weights, values;
@@ -35,7 +35,7 @@ template <u32 DIM> DEVICE void prepare(const Context& step, const Delta& layer, 
     delta::prepare_head(weights, values, DIM, length, to);
 }
 
-DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, DeltaShared& shared) {
+DEVICE void walk(const Context& step, const Delta& layer, u32 unit, DeltaShared& shared) {
     u32 head = unit / STRIPS, strip = unit % STRIPS, key_head = head % HK, warp = warp_index(), lane = lane_index();
     u32 run = strip * WALKERS + (warp - FIRST_WALKER) % WALKERS, column = run * 4 + lane / 8;
     float* committed = layer.states + ((u64)step.segment.state_index * HV + head) * DK * DV + column;
@@ -48,7 +48,7 @@ DEVICE void walk(const Context& step, const Delta& layer, u32 number, u32 unit, 
         delta::load_state(state, committed);
         sync_threads();
         float answer = delta::whole(delta::advance_and_answer(state, staged, run));
-        if (lane % 8 == 0) put(layer.out, head * DV + column, answer, step.waiting.epoch + number);
+        if (lane % 8 == 0) put(step.waiting, layer.out, head * DV + column, answer);
         delta::store_state(state, committed);
     } else {
         // One piece of code for q, k and v: a multiprocessor passes through it once.

@@ -12,8 +12,17 @@ using Best = Likeliest<BLOCK_WARPS>;
 // Of what a token's end works with, a word behind the keys of warps: whether the next one was asked for.
 constexpr u32 IS_ASKED = Best::KEYS;
 
-// Two tokens' numbers are as far apart as there are phases, and two more: for the token itself, and for its end.
-DEVICE u32 next_token(const StepArgs& args, u32 number) { return number + args.num_phases + 2; }
+// Two tokens' numbers are as far apart as there are phases, and two more at least, for the token itself and for its end: by an odd number, so that
+// tokens' rows take turns.
+DEVICE u32 next_token(const StepArgs& args, u32 number) { return number + ((args.num_phases + 2) | 1); }
+DEVICE u8* rows_of(const StepArgs& args, u32 number) { return args.rows + (number & 1) * (u64)args.rows_bytes; }
+// Clears the next token's rows, which were those of the one before: nobody reads them any more, and its blocks begin when all have said that they are
+// done with this one.
+DEVICE void clear_next(const StepArgs& args, u32 number) {
+    Vec4u* at = reinterpret_cast<Vec4u*>(rows_of(args, number + 1));
+    for (u32 i = block_x() * BLOCK_THREADS + thread_index(); i < args.rows_bytes / sizeof(Vec4u); i += grid_x() * BLOCK_THREADS)
+        at[i] = {ABSENT, ABSENT, ABSENT, ABSENT};
+}
 
 // The tables and the embedded row of the token that is asked for; all threads of the block that speaks with the host.
 DEVICE void take_token(const StepArgs& args, u32* shared) {

@@ -50,6 +50,8 @@ const COMBINE_BYTES: usize = 16 * 32 * 12;
 
 /// Bytes of shared memory that the end of a token takes of what its phases work with.
 const END_BYTES: usize = 384;
+/// What each byte of a row's place holds until a value comes.
+const ABSENT: u8 = 0xff;
 /// Tokens of a launch, which so ends soon for whoever else wants the device.
 const MOST_TOKENS: u32 = 16;
 /// What is waited for.
@@ -174,6 +176,7 @@ impl Program {
             lists: upload(&vec![0; blocks * listed * size_of::<u64>()])?,
             ended: upload(&vec![0; blocks * size_of::<u32>()])?,
             said: upload(&[0; size_of::<u32>()])?,
+            rows: upload(&vec![ABSENT; 2 * recorder.rows_bytes])?,
             embed: recorder
                 .embed
                 .map_or_else(Embed::default, |(embed, _)| embed),
@@ -187,6 +190,7 @@ impl Program {
             fixed_bytes: fixed_bytes as u32,
             work_bytes: work_bytes as u32,
             slot_bytes: slot_bytes as u32,
+            rows_bytes: recorder.rows_bytes as u32,
         };
         let pieces_anew = upload(bytemuck::cast_slice(&pieces_anew))?;
         let by_lanes = device.one_row.setting().copies_by_lanes;
@@ -253,7 +257,8 @@ impl Program {
         if !asked.is_taken {
             device.wait_until(ANSWER, || self.mail.is_taken(asked.number))?;
         }
-        let apart = self.args.num_phases + 2;
+        // An odd number, by which tokens' rows take turns.
+        let apart = (self.args.num_phases + 2) | 1;
         let number = asked.number.wrapping_add(apart);
         self.mail.ask(number, id, tables, known_pages);
         if asked.left > 0 {

@@ -8,7 +8,7 @@ use crate::gpu::tables::TablePtrs;
 /// Matrices of a product.
 pub(super) const MOST_OUTPUTS: usize = 4;
 
-/// Values of a row: plain ones where `number` is 0, else words.
+/// Where `number` is 0, plain values. Else a row's, `at` bytes from the beginning of the token's; or words of the number, of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Source {
@@ -16,17 +16,18 @@ pub(super) struct Source {
     pub number: u64,
 }
 
-/// Where a row goes.
+/// Where a row goes: among those of the token, from so many bytes on, 0: not there; and as plain values for whoever comes after the launch, null:
+/// nobody.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Target {
-    pub words: DevicePtr,
+    pub row: u64,
     pub plain: DevicePtr,
 }
 
-/// Memory of a row's words, which lie by 256, as `word_place` of gpu/together.h has it.
-pub(super) fn words_bytes(len: usize) -> usize {
-    len.next_multiple_of(256) * 8
+/// Memory of a row, whose values lie by 256, as `row_place` of gpu/together.h has it.
+pub(super) fn row_bytes(len: usize) -> usize {
+    len.next_multiple_of(256) * size_of::<f32>()
 }
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -103,8 +104,8 @@ pub(super) struct Attend {
     pub num_splits: u32,
     pub pairs: u32,
     pub adjacent: u32,
-    pub answer: u32,
     pub stride: u32,
+    pub unused: u32,
     pub out: Target,
 }
 
@@ -197,6 +198,7 @@ pub(super) struct StepArgs {
     pub lists: DevicePtr,
     pub ended: DevicePtr,
     pub said: DevicePtr,
+    pub rows: DevicePtr,
     pub embed: Embed,
     pub top_k: u32,
     pub num_tokens: u32,
@@ -208,4 +210,5 @@ pub(super) struct StepArgs {
     pub fixed_bytes: u32,
     pub work_bytes: u32,
     pub slot_bytes: u32,
+    pub rows_bytes: u32,
 }

@@ -1,13 +1,12 @@
 //! The operations of a step of one row as phases of one launch.
 //!
-//! Operations are told here instead of being launched. What each writes becomes a row of words; what a later one reads of the same
-//! buffer is the newest of them. Two rows of a buffer take turns: a row is written anew only by what depends on all that has read it.
+//! Operations are told here instead of being launched. What each writes becomes a row of the token's; what a later one reads of the same
+//! buffer is the newest of them.
 
 mod attention;
 mod recurrence;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use tensor::DType;
@@ -19,7 +18,7 @@ use crate::gpu::driver::{DevicePtr, Driver};
 use crate::gpu::linear::MOST_NORMED_COLS;
 use crate::gpu::matrix::{Form, GpuMatrix, TILE_ROWS};
 use crate::gpu::megakernel::phases::{
-    Embed, MOST_OUTPUTS, Output, Phase, Product, Source, Target, words_bytes,
+    Embed, MOST_OUTPUTS, Output, Phase, Product, Source, Target, row_bytes,
 };
 use crate::gpu::megakernel::pieces::{Job, Plan, Weights, slices_of};
 use crate::gpu::megakernel::recorder::attention::Splits;
@@ -39,18 +38,9 @@ struct Answers {
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     source: Source,
-    is_second: bool,
     answers: Option<Answers>,
     /// Phase and output, where it is a product's.
     output: Option<(usize, usize)>,
-}
-
-/// Memory of a row's words.
-#[derive(Debug)]
-struct Words {
-    memory: DeviceMemory,
-    /// Phases that write it.
-    writers: usize,
 }
 
 /// The phases of a step so far.
@@ -62,8 +52,8 @@ pub(in crate::gpu) struct Recorder {
     phases: Vec<Phase>,
     pub(super) plan: Plan,
     newest: HashMap<DevicePtr, Newest>,
-    /// Words of rows by buffer, length and turn.
-    words: HashMap<(DevicePtr, usize, bool), Words>,
+    /// Bytes of all rows of a token. None begins with the first one, which stands for no row.
+    pub(super) rows_bytes: usize,
     history: Option<History>,
     /// Types of all matrices: a bit mask.
     pub types: u32,
@@ -107,7 +97,7 @@ impl Recorder {
             phases: Vec::new(),
             plan: Plan::new(blocks, warps),
             newest: HashMap::new(),
-            words: HashMap::new(),
+            rows_bytes: row_bytes(1),
             history: None,
             types: 0,
             form_bytes: 0,
@@ -142,18 +132,18 @@ impl Recorder {
             }
         }
         let mut phases = std::mem::take(&mut self.phases);
-        // And nothing in the launch comes after the last phase: logits are the longest row, and need no words.
+        // And nothing in the launch comes after the last phase: logits are the longest row, and are none of the token's, whose last one they were.
         if let Some(Phase::Product(product)) = phases.last_mut() {
+            self.rows_bytes = product.outputs[0].to.row as usize;
             for output in &mut product.outputs {
-                let unread = std::mem::replace(&mut output.to.words, DevicePtr::NULL);
-                self.words
-                    .retain(|_, words| words.memory.ptr() != unread || words.writers > 1);
+                output.to.row = 0;
             }
         }
-        let mut memory: Vec<_> = self.words.drain().map(|(_, words)| words.memory).collect();
-        if let Some(splits) = &mut self.splits {
-            memory.append(&mut splits.memory);
-        }
+        let memory = self
+            .splits
+            .as_mut()
+            .map(|splits| std::mem::take(&mut splits.memory));
+        let memory = memory.unwrap_or_default();
         Ok((self, phases, memory))
     }
 
@@ -190,30 +180,22 @@ impl Recorder {
         len: usize,
         output: Option<usize>,
         answers: Option<Answers>,
-    ) -> Result<Target, DeviceError> {
-        let at = ptr(buffer);
-        let is_second = self.newest.get(&at).is_some_and(|newest| !newest.is_second);
-        let words = match self.words.entry((at, len, is_second)) {
-            Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(none) => none.insert(Words {
-                memory: DeviceMemory::zeros(&self.driver, words_bytes(len))?,
-                writers: 0,
-            }),
-        };
-        words.writers += 1;
-        let words = words.memory.ptr();
-        let number = self.number();
+    ) -> Target {
+        let row = self.rows_bytes as u64;
+        self.rows_bytes += row_bytes(len);
         let newest = Newest {
-            source: Source { at: words, number },
-            is_second,
+            source: Source {
+                at: DevicePtr(row),
+                number: self.number(),
+            },
             answers,
             output: output.map(|output| (self.phases.len(), output)),
         };
-        self.newest.insert(at, newest);
-        Ok(Target {
-            words,
+        self.newest.insert(ptr(buffer), newest);
+        Target {
+            row,
             plain: DevicePtr::NULL,
-        })
+        }
     }
 
     pub fn embed(&mut self, table: &Matrix, num_ids: usize, out: &Buffer) {
@@ -328,7 +310,7 @@ impl Recorder {
                 product.add = self.source(out);
             }
             product.outputs[place] = Output {
-                to: self.write(out, matrices[0].rows, Some(place), None)?,
+                to: self.write(out, matrices[0].rows, Some(place), None),
                 first_sixteen: job.first_sixteen as u32,
                 rows: matrices[0].rows as u32,
             };
@@ -336,7 +318,7 @@ impl Recorder {
         if let (Some(_), Some(history)) = (answers, &mut self.history) {
             let [output, ..] = product.outputs;
             history.after = Some(Source {
-                at: output.to.words,
+                at: DevicePtr(output.to.row),
                 number: self.phases.len() as u64 + 1,
             });
         }

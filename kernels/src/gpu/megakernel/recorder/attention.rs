@@ -95,8 +95,8 @@ impl Recorder {
             num_splits,
             pairs: args.rope.inv_freq.len() as u32,
             adjacent: u32::from(args.rope.style == RopeStyle::Adjacent),
-            answer: number as u32 + 2,
             stride: (self.plan.blocks() / args.num_kv_heads) as u32,
+            unused: 0,
             out: Target::default(),
         };
         // Where units are few, whoever scores keys mixes no values: those can be waited for by then.
@@ -107,7 +107,7 @@ impl Recorder {
         let place = self.phases.len();
         self.phases.push(Phase::Score(attend));
         self.phases.push(Phase::Mix(attend));
-        attend.out = self.write(args.out, args.num_heads * args.head_dim, None, None)?;
+        attend.out = self.write(args.out, args.num_heads * args.head_dim, None, None);
         self.phases[place + 1] = Phase::Mix(attend);
         let combine = Combine {
             gates: attend.gates,

@@ -79,21 +79,8 @@ struct Combine {
     u32 number;
     u32 num_heads, q_stride, num_splits;
 };
-enum Kind : u32 { PRODUCT, DELTA, MOVE, SCORE, MIX, COMBINE };
-constexpr u32 PHASE_BYTES = 256;
-struct alignas(16) Phase {
-    u32 kind, number;
-    union {
-        Product product;
-        Delta delta;
-        Move move;
-        Attend attend;
-        Combine combine;
-        u8 bytes[PHASE_BYTES - 8];
-    };
-};
-static_assert(sizeof(Phase) == PHASE_BYTES, "phases lie one after another");
-
+// Most are products: a bit of its own is looked at before all else.
+enum Kind : u32 { DELTA, MOVE, SCORE, MIX, COMBINE, PRODUCT = 8 };
 // What a block has of a phase: sixteens of a product's rows; heads' strips of a recurrence or of splits that are put together, as far apart as there
 // are blocks; channels of a history. Of attention, the first of its units, and one more than the head of keys that all of those belong to. A count
 // of 0: the phase is not the block's.
@@ -103,6 +90,21 @@ struct Share {
         u32 count, of_head;
     };
 };
+constexpr u32 PHASE_BYTES = 256, PHASE_VECS = PHASE_BYTES / 16;
+struct alignas(16) Phase {
+    u32 kind, number;
+    // Of the block that has copied the phase: it reads all of this at once.
+    Share share;
+    union {
+        Product product;
+        Delta delta;
+        Move move;
+        Attend attend;
+        Combine combine;
+        u8 bytes[PHASE_BYTES - 16];
+    };
+};
+static_assert(sizeof(Phase) == PHASE_BYTES, "phases lie one after another");
 
 // What the host asks of a launch that is under way, and what that says, in host memory. Tokens are told by what their phases' numbers are
 // counted from.
@@ -162,9 +164,7 @@ struct StepArgs {
     // What the last one's numbers are counted from.
     u32 last_epoch, listed;
     u32 num_phases, epoch;
-    // Shared memory: of phases, shares and the step; of forms and other things of a phase; of the sums of products.
-    u32 fixed_bytes, work_bytes, slot_bytes;
-    u32 rows_bytes;
+    u32 rows_bytes, unused;
 };
 
 // What all phases of a launch work with.

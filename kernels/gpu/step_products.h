@@ -47,6 +47,19 @@ struct Stages {
     Vec4u* next;
 };
 
+// The phase that a warp is at, and whether the ring's present stage has been read and is still to be filled anew: in one register, of which there are
+// none to spare, and memory is looked at too late for whoever waits for the next phase.
+struct Progress {
+    u32 bits;
+
+    DEVICE_MEMBER void begin() { bits &= 1; }
+    DEVICE_MEMBER void next() { bits += 2; }
+    DEVICE_MEMBER u32 phase() const { return bits / 2; }
+    DEVICE_MEMBER bool owes() const { return bits & 1; }
+    DEVICE_MEMBER void put_off() { bits |= 1; }
+    DEVICE_MEMBER void pay() { bits &= ~1u; }
+};
+
 // A piece's weights on their way to a stage: all has been said of them, and only their copy is missing.
 struct Announced {
     const u8* weights;
@@ -220,8 +233,8 @@ struct Epilogue {
     float eps;
     // Of the row's first matrix; the second one's come behind them.
     const float* slots;
-    // `is_there`: false where the output has no such row.
-    bool gated, is_there;
+    // `is_there`: false where the output has no such row. `adds`: on top of another row.
+    bool gated, adds, is_there;
 
     Epilogue() = default;
 
@@ -240,6 +253,7 @@ struct Epilogue {
         norm_cols = product.gamma ? product.cols : 0;
         eps = product.eps;
         gated = product.gated;
+        adds = product.add.at != nullptr;
         slots = of_round + nth / TILE_ROWS * (gated ? 2 : 1) * SLICES * apart + nth % TILE_ROWS;
     }
     // Slices in their order.
@@ -284,27 +298,30 @@ constexpr u32 FIRST_LATER = STAGES < 2 * BLOCK_WARPS ? 2 * BLOCK_WARPS - STAGES 
 constexpr bool FILLS_LATER = FIRST_LATER + NUM_LATER <= BLOCK_WARPS;
 DEVICE bool fills_later() { return FILLS_LATER && warp_index() - FIRST_LATER < NUM_LATER; }
 
-// `owes`: the ring's present stage has been read, and is to be filled anew.
+// What an output is added to, of the `nth` row of the block's sixteens from `first` on: it came long before the row, and is looked at later.
+DEVICE u32 ask_for_before(const Context& step, const Product& product, u32 first, u32 nth) {
+    if (product.add.at == nullptr || product.add.number == 0) return ABSENT;
+    OutputRow at(product, first, nth);
+    return at.row < product.outputs[at.output].rows ? load_relaxed(row_of(step.waiting, product.add) + row_place(at.row)) : ABSENT;
+}
+
 DEVICE void multiply(const Context& step, const Product& product, Share share, PieceRing& ring, const Stages& stages, u32& which,
-                     bool& owes, const Room& room) {
-    bool adds = product.add.at != nullptr, has_row = false;
+                     Progress& progress, const Room& room) {
+    bool has_row = false;
     Activations x = forms_of(product, room);
 #pragma unroll 1
-    for (u32 first = 0; first < share.count; first += product.round) {
-        u32 count = smaller(product.round, share.count - first);
-        // What an output is added to came long before the row, and is looked at later.
+    for (u32 first = 0, count; first < share.count; first += count) {
+        count = smaller(product.round, share.count - first);
         u32 before = ABSENT;
-        u32 place_before = BLOCK_THREADS - 1 - thread_index_now();
-        if (adds && product.add.number != 0 && place_before < count * TILE_ROWS) {
-            OutputRow to(product, share.first + first, place_before);
-            if (to.row < product.outputs[to.output].rows) before = load_relaxed(row_of(step.waiting, product.add) + row_place(to.row));
-        }
+        // Each of the last threads has an output: asked for twice, for it would be kept in memory meanwhile.
+        u32 nth = BLOCK_THREADS - 1 - thread_index_now();
+        if (nth < count * TILE_ROWS) before = ask_for_before(step, product, share.first + first, nth);
         Sums sums;
         u32 lane = thread_index_now() % LANES;
         for (;;) {
             Announced owed = {};
-            if (FILLS_LATER && owes) owed = announce_anew(step, ring, stages, which);
-            owes = false;
+            if (FILLS_LATER && progress.owes()) owed = announce_anew(step, ring, stages, which);
+            progress.pay();
             Vec4u piece = wait_for(which, ring, stages);
             if (!has_row) put_row(step, product, x, room);
             has_row = true;
@@ -324,20 +341,19 @@ DEVICE void multiply(const Context& step, const Product& product, Share share, P
             if (piece.w & ENDS_ROUND) break;
             fill_anew(step, ring, stages, which);
         }
-        // Each of the last threads has an output.
-        u32 place = BLOCK_THREADS - 1 - thread_index_now();
+        nth = BLOCK_THREADS - 1 - thread_index_now();
         Epilogue epilogue = {};
-        if (place < count * TILE_ROWS) epilogue = Epilogue(step, product, share.first + first, room.slots, place);
+        if (nth < count * TILE_ROWS) epilogue = Epilogue(step, product, share.first + first, room.slots, nth);
         sync_threads();
         if (epilogue.is_there) {
             float value = epilogue.value(room.norm);
-            if (adds) value = (before != ABSENT ? bits_to_f32(before) : take_one(step.waiting, product.add, epilogue.row)) + value;
+            if (epilogue.adds) value = (before != ABSENT ? bits_to_f32(before) : take_one(step.waiting, product.add, epilogue.row)) + value;
             epilogue.put(value);
         }
         // Asking for bytes takes thousands of cycles where many are on their way, and others wait for the sums.
-        bool is_last = first + product.round >= share.count;
-        owes = is_last && fills_later();
-        if (!owes) fill_anew(step, ring, stages, which);
+        bool is_last = first + count == share.count;
+        if (is_last && fills_later()) progress.put_off();
+        else fill_anew(step, ring, stages, which);
         // The next sums take their place.
         if (!is_last) sync_threads();
     }

@@ -7,7 +7,7 @@
 #pragma once
 #include "far.h"
 
-// A NaN that no operation makes.
+// A NaN, and none that the device's operations make.
 constexpr u32 ABSENT = 0xffffffffu;
 
 #if ON_CUDA
@@ -95,13 +95,14 @@ DEVICE bool keeps_waiting(const Waiting& waiting, u32& looks) {
     return false;
 }
 
-// Where words lie of which a lane loads TOGETHER with an instruction. A warp looks at 256 of them, each of a lane's loads at the next of its eight: they
-// lie so that those of all lanes' loads fill lines of 128 bytes, and not a part of each (docs/megakernel.md, "What was tried").
+// Where words lie of which a lane loads TOGETHER with an instruction. A warp looks at 256 of them, each of a lane's loads at the next of its eight:
+// they lie so that those of all lanes' loads fill lines of 128 bytes, and not a part of each (docs/megakernel.md, "What was tried").
 // A permutation of an index's bits: places add up where indices do without carrying.
 constexpr u32 BLOCK_WORDS = 256, BLOCK_LANE_WORDS = 8;
 template <u32 TOGETHER> DEVICE u32 place_of(u32 i) {
     constexpr u32 LOADS = BLOCK_LANE_WORDS / TOGETHER;
-    return i / BLOCK_WORDS * BLOCK_WORDS + i / TOGETHER % LOADS * (BLOCK_WORDS / LOADS) + i % BLOCK_WORDS / BLOCK_LANE_WORDS * TOGETHER + i % TOGETHER;
+    u32 load = i / TOGETHER % LOADS, lane = i % BLOCK_WORDS / BLOCK_LANE_WORDS;
+    return i / BLOCK_WORDS * BLOCK_WORDS + load * (BLOCK_WORDS / LOADS) + lane * TOGETHER + i % TOGETHER;
 }
 DEVICE u32 row_place(u32 i) { return place_of<4>(i); }
 DEVICE u32 word_place(u32 i) { return place_of<2>(i); }
@@ -267,12 +268,13 @@ DEVICE float take_one(const Waiting& waiting, const Source& from, u32 at) {
     return bits_to_f32(bits);
 }
 
-// Where a row goes: among those of the token, from so many bytes on, 0: not there; and as plain values for whoever comes after the launch, null: nobody.
+// Where a row goes: among those of the token, from so many bytes on, 0: not there; and as plain values for whoever comes after the launch, null:
+// nobody.
 struct Target {
     u64 row;
     float* plain;
 };
-// A value that is looked for. NaNs that the weights brought are told as another one.
+// A value that is looked for. Should it be a NaN of just those bits, another one is told.
 DEVICE void store_value(u32* at, float value) {
     u32 bits = f32_to_bits(value);
     store_bits(at, bits == ABSENT ? ABSENT >> 1 : bits);

@@ -96,12 +96,12 @@ struct LastRow {
     }
 };
 // Says that the block is done with a token, and which of its logits are the likeliest.
-DEVICE void say_end(const StepArgs& args, u32 number, const Phase* phases, const Share* shares, u8* work) {
+DEVICE void say_end(const StepArgs& args, u32 number, const Phase* phases, u8* work) {
     // What its other threads have written.
     sync_threads();
     if (args.top_k > 0) {
         LastRow row(args, phases);
-        Share share = shares[args.num_phases - 1];
+        Share share = phases[args.num_phases - 1].share;
         u64* list = args.lists + block_x() * args.listed;
         auto next = [&](u64 below) { return row.next<BLOCK_THREADS>(share, thread_index(), below); };
         Best(work).take(args.listed, next, [&](u32 n, u64 key) { list[n] = key; });
@@ -144,8 +144,8 @@ DEVICE void answer(const StepArgs& args, const Waiting& token, const Phase* phas
     reinterpret_cast<u64*>(work)[IS_ASKED] = is_asked;
 }
 // All threads; `token` is the next one then.
-DEVICE void end_token(const StepArgs& args, Waiting& token, const Phase* phases, const Share* shares, u8* work) {
-    say_end(args, token.epoch, phases, shares, work);
+DEVICE void end_token(const StepArgs& args, Waiting& token, const Phase* phases, u8* work) {
+    say_end(args, token.epoch, phases, work);
     if (speaks()) answer(args, token, phases, work);
     sync_threads();
     if (thread_index() == 0) token.epoch = next_token(args, token.epoch);

@@ -25,11 +25,11 @@ use crate::gpu::linear::{LINE_BYTES, dtypes};
 pub(super) use crate::gpu::megakernel::choice::{Choice, Way};
 use crate::gpu::megakernel::mail::Mailbox;
 pub(super) use crate::gpu::megakernel::mail::StuckFlag;
-use crate::gpu::megakernel::phases::{Embed, PackedPhase, Phase, Share, StepArgs};
+use crate::gpu::megakernel::phases::{Embed, PackedPhase, Phase, StepArgs};
 use crate::gpu::megakernel::pieces::{Piece, piece_bytes};
 pub(super) use crate::gpu::megakernel::recorder::Recorder;
 pub(super) use crate::gpu::megakernel::remembered::{Remembered, StepId};
-use crate::gpu::megakernel::source::source;
+use crate::gpu::megakernel::source::Constants;
 pub(super) use crate::gpu::megakernel::source::sources;
 use crate::gpu::memory::DeviceMemory;
 use crate::gpu::tables::{HostTables, TablePtrs};
@@ -40,8 +40,8 @@ const MOST_STAGES: usize = 64;
 /// Bytes of the ring for a piece beside its own: what it is and what comes next; and its barriers.
 const STAGE_LISTS: usize = 2 * size_of::<Piece>();
 const STAGE_BARRIERS: usize = 16;
-/// Shared memory of the kernel beside what launches ask for, and what the runtime takes.
-const STATIC_BYTES: usize = 1536;
+/// Shared memory of a row's norm: see gpu/row_norm.h.
+const NORM_BYTES: usize = 1020;
 /// What the kernel keeps of a step in shared memory.
 const CONTEXT_BYTES: usize = 256;
 /// Warps that mix values together, and what combining splits takes.
@@ -134,14 +134,11 @@ impl Program {
         let answers = recorder.most_answers * size_of::<f32>();
         let slot_bytes = recorder.plan.slot_bytes().max(answers);
         let slot_bytes = slot_bytes.next_multiple_of(128);
-        let lists_bytes = size_of_val(&packed[..]) + packed.len() * size_of::<Share>();
-        // The ring begins with a line.
-        let fixed_bytes = lists_bytes.next_multiple_of(LINE_BYTES) + CONTEXT_BYTES;
-        let fixed = fixed_bytes + work_bytes + slot_bytes;
+        let fixed = NORM_BYTES + work_bytes + slot_bytes + CONTEXT_BYTES + size_of_val(&packed[..]);
         let stage = dtypes(recorder.types).map(piece_bytes).max().unwrap_or(1);
         let room = device.facts().shared_bytes_per_block as usize;
         let stages =
-            room.saturating_sub(STATIC_BYTES + fixed) / (stage + STAGE_LISTS + STAGE_BARRIERS);
+            room.saturating_sub(fixed + 2 * LINE_BYTES) / (stage + STAGE_LISTS + STAGE_BARRIERS);
         if stages < warps {
             return Err(DeviceError::Driver {
                 what: format!(
@@ -151,6 +148,11 @@ impl Program {
             });
         }
         let stages = stages.min(MOST_STAGES);
+        // The ring begins with a line of shared memory, and so does what comes behind it.
+        let lines = |bytes: usize| bytes.next_multiple_of(LINE_BYTES) - bytes;
+        let barriers = stages * STAGE_BARRIERS;
+        let ring = stages * (stage + STAGE_LISTS);
+        let shared = fixed + barriers + lines(barriers + NORM_BYTES) + ring + lines(ring);
         let (pieces, first_piece) = recorder.plan.lists(stages, false);
         let (pieces_anew, _) = recorder.plan.lists(stages, true);
         let mut upload = |bytes: &[u8]| -> Result<_, DeviceError> {
@@ -187,23 +189,22 @@ impl Program {
             listed: listed as u32,
             num_phases: packed.len() as u32,
             epoch: 0,
-            fixed_bytes: fixed_bytes as u32,
-            work_bytes: work_bytes as u32,
-            slot_bytes: slot_bytes as u32,
             rows_bytes: recorder.rows_bytes as u32,
+            unused: 0,
         };
         let pieces_anew = upload(bytemuck::cast_slice(&pieces_anew))?;
-        let by_lanes = device.one_row.setting().copies_by_lanes;
-        let embedded = recorder.embed.map(|(_, dtype)| dtype);
-        let source = source(
-            recorder.types,
+        let source = Constants {
+            types: recorder.types,
             warps,
             stages,
-            by_lanes,
-            embedded,
+            work_bytes,
+            slot_bytes,
+            copies_by_lanes: device.one_row.setting().copies_by_lanes,
+            embedded: recorder.embed.map(|(_, dtype)| dtype),
             delta,
             heads,
-        );
+        }
+        .source();
         let step = format!(
             "{:?}, {} places",
             recorder.plan.matrices(),
@@ -216,7 +217,7 @@ impl Program {
             launch: Launch {
                 grid: [blocks as u32, 1, 1],
                 threads: (warps * 32) as u32,
-                shared_bytes: (fixed + stages * (stage + STAGE_LISTS)) as u32,
+                shared_bytes: shared as u32,
             },
             args,
             pieces_anew,

@@ -134,13 +134,15 @@ pub(super) enum Phase {
 }
 
 /// Words of what a phase's kind takes.
-const PAYLOAD_WORDS: usize = 31;
+const PAYLOAD_WORDS: usize = 30;
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct PackedPhase {
     kind: u32,
     number: u32,
+    /// Where a block puts its own.
+    share: Share,
     payload: [u64; PAYLOAD_WORDS],
 }
 
@@ -148,18 +150,19 @@ impl Phase {
     /// `number`: which of the step's it is, from 1 on.
     pub fn pack(&self, number: u32) -> PackedPhase {
         let (kind, bytes) = match self {
-            Self::Product(product) => (0, bytemuck::bytes_of(product)),
-            Self::Delta(delta) => (1, bytemuck::bytes_of(delta)),
-            Self::Move(history) => (2, bytemuck::bytes_of(history)),
-            Self::Score(attend) => (3, bytemuck::bytes_of(attend)),
-            Self::Mix(attend) => (4, bytemuck::bytes_of(attend)),
-            Self::Combine(combine) => (5, bytemuck::bytes_of(combine)),
+            Self::Product(product) => (8, bytemuck::bytes_of(product)),
+            Self::Delta(delta) => (0, bytemuck::bytes_of(delta)),
+            Self::Move(history) => (1, bytemuck::bytes_of(history)),
+            Self::Score(attend) => (2, bytemuck::bytes_of(attend)),
+            Self::Mix(attend) => (3, bytemuck::bytes_of(attend)),
+            Self::Combine(combine) => (4, bytemuck::bytes_of(combine)),
         };
         let mut payload = [0; PAYLOAD_WORDS];
         bytemuck::cast_slice_mut(&mut payload)[..bytes.len()].copy_from_slice(bytes);
         PackedPhase {
             kind,
             number,
+            share: Share::default(),
             payload,
         }
     }
@@ -207,8 +210,6 @@ pub(super) struct StepArgs {
     pub listed: u32,
     pub num_phases: u32,
     pub epoch: u32,
-    pub fixed_bytes: u32,
-    pub work_bytes: u32,
-    pub slot_bytes: u32,
     pub rows_bytes: u32,
+    pub unused: u32,
 }

@@ -9,34 +9,49 @@ use crate::gpu::driver::Source;
 use crate::gpu::tables::NONE;
 use crate::kv::{KvType, KvTypes};
 
-/// The kernel for steps with such weights, and with such layers where there are some.
-pub(super) fn source(
-    types: u32,
-    warps: usize,
-    stages: usize,
-    copies_by_lanes: bool,
-    embedded: Option<DType>,
-    delta: Option<&DeltaNetShape>,
-    heads: Option<&HeadShape>,
-) -> Source {
-    let mut defines = vec![
-        (
-            "EMBED_TYPE",
-            embedded.map_or(NONE, DType::ggml_id).to_string(),
-        ),
-        ("COPIES_BY_LANES", u32::from(copies_by_lanes).to_string()),
-        ("TYPES", types.to_string()),
-        ("BLOCK_WARPS", warps.to_string()),
-        ("STAGES", stages.to_string()),
-        ("HAS_DELTA", u32::from(delta.is_some()).to_string()),
-        ("HAS_ATTENTION", u32::from(heads.is_some()).to_string()),
-    ];
-    defines.extend(delta.map(delta_net::defines).unwrap_or_default());
-    defines.extend(heads.map_or_else(Vec::new, HeadShape::megakernel_defines));
-    Source {
-        name: "megakernel.cu",
-        text: include_str!("../../../gpu/megakernel.cu"),
-        defines,
+/// What the kernel is compiled for.
+#[derive(Clone, Copy)]
+pub(super) struct Constants<'a> {
+    /// A bit mask of the weights' types.
+    pub types: u32,
+    pub warps: usize,
+    /// Pieces of the ring.
+    pub stages: usize,
+    /// Shared memory of what a phase works with, and of the sums of products.
+    pub work_bytes: usize,
+    pub slot_bytes: usize,
+    pub copies_by_lanes: bool,
+    /// The type of the table that ids are embedded by.
+    pub embedded: Option<DType>,
+    pub delta: Option<&'a DeltaNetShape>,
+    pub heads: Option<&'a HeadShape>,
+}
+
+impl Constants<'_> {
+    pub fn source(&self) -> Source {
+        let is = |there: bool| u32::from(there).to_string();
+        let embedded = self.embedded.map_or(NONE, DType::ggml_id);
+        let mut defines = vec![
+            ("EMBED_TYPE", embedded.to_string()),
+            ("COPIES_BY_LANES", is(self.copies_by_lanes)),
+            ("TYPES", self.types.to_string()),
+            ("BLOCK_WARPS", self.warps.to_string()),
+            ("STAGES", self.stages.to_string()),
+            ("WORK_BYTES", self.work_bytes.to_string()),
+            ("SLOT_BYTES", self.slot_bytes.to_string()),
+            ("HAS_DELTA", is(self.delta.is_some())),
+            ("HAS_ATTENTION", is(self.heads.is_some())),
+        ];
+        defines.extend(self.delta.map(delta_net::defines).unwrap_or_default());
+        defines.extend(
+            self.heads
+                .map_or_else(Vec::new, HeadShape::megakernel_defines),
+        );
+        Source {
+            name: "megakernel.cu",
+            text: include_str!("../../../gpu/megakernel.cu"),
+            defines,
+        }
     }
 }
 
@@ -67,12 +82,33 @@ pub(in crate::gpu) fn sources() -> Vec<Source> {
         (types(&[DType::BF16]), 17, bf16, None, of_dense),
     ]
     .map(|(types, stages, embedded, delta, heads)| {
-        source(types, 16, stages, false, embedded, delta, Some(&heads))
+        Constants {
+            types,
+            warps: 16,
+            stages,
+            work_bytes: 17 << 10,
+            slot_bytes: 8 << 10,
+            copies_by_lanes: false,
+            embedded,
+            delta,
+            heads: Some(&heads),
+        }
+        .source()
     });
     let by_lanes =
         [(&[DType::BF16][..], 8, bf16), (&mixed, 16, q6)].map(|(of, stages, embedded)| {
-            let (delta, heads) = (Some(&hybrid), Some(&of_hybrid));
-            source(types(of), 8, stages, true, embedded, delta, heads)
+            Constants {
+                types: types(of),
+                warps: 8,
+                stages,
+                work_bytes: 17 << 10,
+                slot_bytes: 8 << 10,
+                copies_by_lanes: true,
+                embedded,
+                delta: Some(&hybrid),
+                heads: Some(&of_hybrid),
+            }
+            .source()
         });
     by_bulk.into_iter().chain(by_lanes).collect()
 }
